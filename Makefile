@@ -48,7 +48,7 @@ FUZZTIME ?= 30s
 fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 	@for pkg in $$($(GO) list ./...); do \
 		for f in $$($(GO) test -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz'); do \
-			echo "== $$pkg $$f"; CGO_ENABLED=1 $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
+			echo "== $$pkg $$f"; CGO_ENABLED=1 $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s $$pkg || exit 1; done; done
 
 bench: build ## ratios of design.md section 8, measured side by side
 	@./integration/deps.sh $(DEB_RUN) gcc libc6-dev --
