@@ -31,7 +31,7 @@ func level(path string) (int, bool) {
 	switch {
 	case p == "node", p == "node/fault":
 		return 0, true
-	case p == "node/vnode", p == "node/text":
+	case p == "node/vnode", p == "node/text", p == "node/beneath":
 		return 1, true
 	case p == "policy":
 		return 2, true
