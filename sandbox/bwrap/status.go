@@ -1,0 +1,46 @@
+package bwrap
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Status is what --json-status-fd says: a document when the namespaces are made,
+// one more when the command has ended.
+type Status struct {
+	ChildPID int    `json:"child-pid"` // init of the pid namespace, in our numbers
+	Mnt      uint64 `json:"mnt-namespace"`
+	PID      uint64 `json:"pid-namespace"`
+	IPC      uint64 `json:"ipc-namespace"`
+	UTS      uint64 `json:"uts-namespace"`
+	Net      uint64 `json:"net-namespace"`
+	Cgroup   uint64 `json:"cgroup-namespace"`
+	ExitCode *int   `json:"exit-code"` // nil: the set-up failed before the command was executed
+}
+
+// Reader reads the documents of one bwrap.
+type Reader struct{ dec *json.Decoder }
+
+// maxStatus bounds what is read: the descriptor is held by a process of the
+// agent's uid.
+const maxStatus = 16 << 10
+
+// NewReader reads from the other end of the status descriptor.
+func NewReader(r io.Reader) *Reader {
+	return &Reader{json.NewDecoder(io.LimitReader(r, maxStatus))}
+}
+
+// Next returns the next document; io.EOF when bwrap has ended.
+func (r *Reader) Next() (Status, error) {
+	var s Status
+	err := r.dec.Decode(&s)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return s, io.EOF
+	}
+	if err != nil {
+		return s, fmt.Errorf("bwrap status: %w", err)
+	}
+	return s, nil
+}
