@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +14,6 @@ import (
 // allows nothing. One bad line voids the whole text: the error is a fault.Error
 // of kind Invalid with line and column. A last LF is optional.
 func Parse(b []byte) (*Set, error) {
-	if err := text.Check(b, text.Tab); err != nil {
-		return nil, err
-	}
 	var rules []Rule
 	line := func(n int, s string) error {
 		r, skip, err := parseLine(n, s)
@@ -26,7 +22,7 @@ func Parse(b []byte) (*Set, error) {
 		}
 		return err
 	}
-	if err := text.Lines(b, line, line); err != nil {
+	if err := text.First(text.Check(b, text.Tab), text.Lines(b, line, line)); err != nil {
 		return nil, err
 	}
 	return newSet(rules), nil
@@ -35,25 +31,11 @@ func Parse(b []byte) (*Set, error) {
 // Prefix judges the beginning of a policy that is still being written: nil
 // unless no policy begins so (spec section 4.2).
 func Prefix(b []byte) error {
-	bad := text.Prefix(b, text.Tab)
-	err := text.Lines(b, func(n int, s string) error {
+	words := text.Lines(b, func(n int, s string) error {
 		_, _, err := parseLine(n, s)
 		return err
 	}, linePrefix)
-	return first(bad, err)
-}
-
-// first is the error that stands earlier in the text: a carriage return also
-// makes the word before it a bad one, but what helps is its own name.
-func first(chars, words error) error {
-	var c, w *fault.Error
-	switch {
-	case !errors.As(chars, &c):
-		return words
-	case !errors.As(words, &w) || c.Line <= w.Line:
-		return chars
-	}
-	return words
+	return text.First(text.Prefix(b, text.Tab), words)
 }
 
 // word is a word of a line and its column, from 1.

@@ -13,6 +13,7 @@ package text
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"unicode/utf8"
 
@@ -119,6 +120,20 @@ func Lines(b []byte, line, last func(n int, s string) error) error {
 		b = b[i+1:]
 	}
 	return nil
+}
+
+// First is the error that stands on the earlier line: that of the characters, or
+// that of the words. On one line it is the first, because a carriage return also
+// makes the word before it a bad one, and only its own name helps.
+func First(chars, words error) error {
+	var c, w *fault.Error
+	switch {
+	case !errors.As(chars, &c):
+		return words
+	case !errors.As(words, &w) || c.Line <= w.Line:
+		return chars
+	}
+	return words
 }
 
 // BadName says why s is no object name of at most max bytes, and at which byte
