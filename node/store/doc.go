@@ -25,9 +25,10 @@
 // than 64 KiB) is a Value with an error and no text: who decides by it must fail
 // closed. Reading one never blocks.
 //
-// Locks: Object.mu > Store.names > Store.mu > reserve.mu. Object.mu is held over
-// the write of its own file; Store.names over one rename; the others over no I/O
-// but the reserve's. Callbacks of Watch run without any lock.
+// Locks: Object.mu, Store.exec > Store.names > Store.mu, reserve.mu. Object.mu is
+// held over the write of its own file, Store.exec over that of a file's attributes,
+// Store.names over one rename or the first read of a directory, reserve.mu over
+// work on the reserve, Store.mu over no I/O. Callbacks of Watch run without any lock.
 //
 // The package does not judge texts, does not know defaults, and does not serve
 // durable/.

@@ -1,0 +1,457 @@
+package store
+
+import (
+	"errors"
+	"path"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"cortexfs/node/beneath"
+	"cortexfs/node/fault"
+)
+
+const (
+	// maxWatches bounds what the kernel must hold for us (about 1 KiB each).
+	maxWatches = 64 << 10
+	// quiet is how long nothing must happen before changes are read, so that a
+	// text written in pieces is not read in pieces; busy bounds the wait.
+	quiet = 50 * time.Millisecond
+	busy  = time.Second
+	// pollEvery is the pace without inotify (spec section 4.10: within 2 s), and
+	// pollRest the multiple of a round's own time that is left between rounds.
+	pollEvery = time.Second
+	pollRest  = 10
+)
+
+// watcher notices what others change below object/. One goroutine reads the
+// events, gathers the names of each directory, and refreshes. What we changed
+// ourselves is recognised by the state it left (own, or an object's stamps).
+type watcher struct {
+	store *Store
+	fn    func(string)
+	fs    *fsnotify.Watcher // nil: polling only
+	root  string            // /proc/self/fd/N of object/: a name that stays when the store is moved
+
+	reload chan chan struct{}
+	quit   chan struct{}
+	done   chan struct{}
+
+	mu  sync.Mutex
+	own map[string]stamp // path → what our last change left there; zero: nothing
+
+	// For the goroutine alone.
+	watched map[string]bool
+	polled  map[string]stamp // directories, while polling; nil: inotify sees all
+}
+
+// Watch calls fn(dir) after something below object/dir was changed by somebody
+// else and the new state is published: for a change inside an object the object's
+// directory ("agent/coder.d", also for its hooks), else the directory that holds
+// the changed name ("tool"). Our own changes are not reported. Calls come one
+// after another, without any lock held. One watcher per store.
+//
+// Where the kernel's inotify limits do not suffice it says so in the log and
+// looks every second, or less often when looking takes long; our own changes of a
+// tier are then reported too.
+func (s *Store) Watch(fn func(dir string)) error {
+	w := &watcher{
+		store: s, fn: fn, root: beneath.FDPath(int(s.object.Fd())),
+		reload: make(chan chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
+		own: map[string]stamp{}, watched: map[string]bool{},
+	}
+	s.mu.Lock()
+	refused := s.watch != nil || s.closed
+	if !refused {
+		s.watch = w
+	}
+	s.mu.Unlock()
+	if refused {
+		return fault.E("watch store", s.path, fault.Busy, nil)
+	}
+	var err error
+	if w.fs, err = fsnotify.NewWatcher(); err != nil {
+		w.fs = nil
+		w.startPolling(err)
+	}
+	ready := make(chan struct{})
+	go w.run(ready)
+	<-ready
+	return nil
+}
+
+// Reload reads again everything that is held, and returns when the new state is
+// published and the calls of Watch have returned. Directories that are listed but
+// not held are reported whether or not they changed.
+func (s *Store) Reload() error {
+	s.mu.Lock()
+	w := s.watch
+	s.mu.Unlock()
+	if w == nil {
+		for _, o := range s.loaded() {
+			o.refresh()
+		}
+		return nil
+	}
+	answer := make(chan struct{})
+	select {
+	case w.reload <- answer:
+		<-answer
+		return nil
+	case <-w.done:
+		return fault.E("reload", s.path, fault.Unavailable, errors.New("the store is closed"))
+	}
+}
+
+func (s *Store) loaded() []*Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Object, 0, len(s.objects))
+	for _, o := range s.objects {
+		all = append(all, o)
+	}
+	return all
+}
+
+// own notes the state in which we leave p, so that the watcher does not report
+// it. With s.names held, right after the change.
+func (s *Store) own(dirfd int, p, base string) {
+	s.mu.Lock()
+	w := s.watch
+	s.mu.Unlock()
+	if w == nil {
+		return
+	}
+	var st unix.Stat_t
+	var now stamp
+	if unix.Fstatat(dirfd, base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		now = stampOf(&st)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.own) > maxWatches {
+		clear(w.own) // an event still on its way may echo, no more
+	}
+	w.own[p] = now
+}
+
+// ours says whether p is as we left it.
+func (w *watcher) ours(p string) bool {
+	// names keeps a change of ours from being half noted.
+	w.store.names.RLock()
+	defer w.store.names.RUnlock()
+	now := w.stat(p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left, known := w.own[p]
+	return known && left == now
+}
+
+func (w *watcher) stat(p string) stamp {
+	dirfd, base, err := w.store.split(p)
+	if err != nil {
+		return stamp{}
+	}
+	defer unix.Close(dirfd)
+	var st unix.Stat_t
+	if unix.Fstatat(dirfd, base, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return stamp{}
+	}
+	return stampOf(&st)
+}
+
+func (w *watcher) stop() {
+	close(w.quit)
+	<-w.done
+}
+
+func (w *watcher) run(ready chan struct{}) {
+	defer close(w.done)
+	var events chan fsnotify.Event
+	var faults chan error
+	if w.fs != nil {
+		defer w.fs.Close()
+		events, faults = w.fs.Events, w.fs.Errors
+		w.add("")
+	}
+	close(ready)
+	changes := map[string]map[string]bool{} // directory → names
+	settle := time.NewTimer(busy)
+	settle.Stop()
+	var first time.Time
+	poll := time.NewTimer(pollEvery)
+	defer poll.Stop()
+	for {
+		select {
+		case <-w.quit:
+			return
+		case e, ok := <-events:
+			if !ok {
+				events = nil
+				continue
+			}
+			if !w.note(e, changes) {
+				continue
+			}
+			if first.IsZero() {
+				first = time.Now()
+			}
+			settle.Reset(min(quiet, max(0, busy-time.Since(first))))
+		case err := <-faults:
+			if errors.Is(err, fsnotify.ErrEventOverflow) {
+				w.rescan()
+			} else if err != nil {
+				w.store.say("store watch: %v", err)
+			} else {
+				faults = nil
+			}
+		case <-settle.C:
+			first = time.Time{}
+			w.apply(changes)
+			clear(changes)
+		case answer := <-w.reload:
+			w.apply(changes)
+			clear(changes)
+			w.rescan()
+			close(answer)
+		case <-poll.C:
+			began := time.Now()
+			if w.polled != nil {
+				w.pollAll()
+			}
+			poll.Reset(max(pollEvery, pollRest*time.Since(began)))
+		}
+	}
+}
+
+// note adds the event to changes; false for events that say nothing.
+func (w *watcher) note(e fsnotify.Event, changes map[string]map[string]bool) bool {
+	p, below := strings.CutPrefix(e.Name, w.root+"/")
+	if !below {
+		return false
+	}
+	dir, base := path.Split(p)
+	dir = strings.TrimSuffix(dir, "/")
+	if changes[dir] == nil {
+		changes[dir] = map[string]bool{}
+	}
+	changes[dir][base] = true
+	return true
+}
+
+// add watches dir and all below it.
+func (w *watcher) add(dir string) {
+	if w.fs == nil || w.watched[dir] {
+		return
+	}
+	if len(w.watched) >= maxWatches {
+		w.startPolling(unix.ENOSPC)
+		return
+	}
+	if err := w.fs.Add(path.Join(w.root, dir)); err != nil {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			return // gone again
+		}
+		w.startPolling(err)
+		return
+	}
+	w.watched[dir] = true
+	fd, err := w.store.openDir(dir)
+	if err != nil {
+		return
+	}
+	list, err := beneath.ReadDir(fd)
+	unix.Close(fd)
+	if err != nil {
+		return
+	}
+	for _, d := range list {
+		if d.Type == unix.DT_DIR && d.Name[0] != '.' {
+			w.add(path.Join(dir, d.Name))
+		}
+	}
+}
+
+// drop forgets the watches at and below dir, which was removed or moved.
+func (w *watcher) drop(dir string) {
+	if !w.watched[dir] {
+		return
+	}
+	for d := range w.watched {
+		if d == dir || strings.HasPrefix(d, dir+"/") {
+			delete(w.watched, d)
+			// It may be gone with its directory already.
+			_ = w.fs.Remove(path.Join(w.root, d))
+		}
+	}
+}
+
+func (w *watcher) startPolling(why error) {
+	if w.polled != nil {
+		return
+	}
+	w.polled = map[string]stamp{}
+	w.store.say("store watch: %v: changes behind the daemon's back are looked for every %v instead "+
+		"(raise fs.inotify.max_user_watches)", why, pollEvery)
+}
+
+// apply reads what changed and reports it.
+func (w *watcher) apply(changes map[string]map[string]bool) {
+	report := map[string]bool{}
+	for dir, names := range changes {
+		for name := range names {
+			w.look(dir, name, report)
+		}
+	}
+	w.tell(report)
+}
+
+// look handles one changed name.
+func (w *watcher) look(dir, name string, report map[string]bool) {
+	p := path.Join(dir, name)
+	if w.isDir(p) {
+		if !w.watched[p] {
+			w.add(p)
+			// What was made in it before the watch came is found by looking now.
+			if w.refresh(p) || !w.ours(p) {
+				report[object(p)] = true
+			}
+		}
+	} else {
+		w.drop(p)
+	}
+	switch {
+	case name[0] != '.' && w.held(dir) && isText(name):
+		if w.refresh(dir) {
+			report[object(dir)] = true
+		}
+	case !w.ours(p) && !w.goneByUs(dir):
+		report[object(dir)] = true
+		w.refresh(p) // an object that somebody removed
+	}
+}
+
+// goneByUs says whether dir or a directory above it was removed by ourselves.
+func (w *watcher) goneByUs(dir string) bool {
+	for ; dir != "" && dir != "."; dir = path.Dir(dir) {
+		if w.stat(dir) == (stamp{}) && w.ours(dir) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *watcher) isDir(p string) bool {
+	fd, err := w.store.openDir(p)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == nil
+}
+
+func (w *watcher) held(dir string) bool {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	return w.store.objects[dir] != nil
+}
+
+func (w *watcher) refresh(dir string) bool {
+	w.store.mu.Lock()
+	o := w.store.objects[dir]
+	w.store.mu.Unlock()
+	return o != nil && o.refresh()
+}
+
+// object is the object that dir belongs to, or dir.
+func object(dir string) string {
+	at := 0
+	for part := range strings.SplitSeq(dir, "/") {
+		at += len(part)
+		if strings.HasSuffix(part, ".d") {
+			return dir[:at]
+		}
+		at++
+	}
+	return dir
+}
+
+// rescan is Reload: every held object, every tier.
+func (w *watcher) rescan() {
+	report := map[string]bool{}
+	for _, o := range w.store.loaded() {
+		if o.refresh() {
+			report[object(o.dir)] = true
+		}
+	}
+	clear(w.watched)
+	w.add("")
+	for _, dir := range w.tiers() {
+		report[dir] = true
+	}
+	w.tell(report)
+}
+
+// tiers are the directories that hold objects and are none.
+func (w *watcher) tiers() []string {
+	var all []string
+	var walk func(dir string)
+	walk = func(dir string) {
+		list, err := w.store.List(dir)
+		if err != nil {
+			return
+		}
+		if dir != "" {
+			all = append(all, dir)
+		}
+		for _, e := range list {
+			if e.Type.IsDir() && !strings.HasSuffix(e.Name, ".d") {
+				walk(path.Join(dir, e.Name))
+			}
+		}
+	}
+	walk("")
+	return all
+}
+
+// pollAll looks at what inotify does not cover: every held object, and the change
+// times of the tiers.
+func (w *watcher) pollAll() {
+	report := map[string]bool{}
+	for _, o := range w.store.loaded() {
+		if o.refresh() {
+			report[object(o.dir)] = true
+		}
+	}
+	for _, dir := range w.tiers() {
+		fd, err := w.store.openDir(dir)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		unix.Close(fd)
+		now := stamp{ino: st.Ino, mtime: st.Mtim.Nano()}
+		if was, known := w.polled[dir]; err == nil && was != now {
+			w.polled[dir] = now
+			if known {
+				report[dir] = true
+			}
+		}
+	}
+	w.tell(report)
+}
+
+func (w *watcher) tell(report map[string]bool) {
+	dirs := make([]string, 0, len(report))
+	for dir := range report {
+		dirs = append(dirs, dir)
+	}
+	sort.Strings(dirs)
+	for _, dir := range dirs {
+		w.fn(dir)
+	}
+}
