@@ -1,0 +1,363 @@
+package term
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cortexfs/node/fault"
+)
+
+const (
+	hangupCheck = 500 * time.Millisecond // how often a client that is not read is looked at
+	lingerTime  = 2 * time.Second        // how long typed input of a client that left may wait
+)
+
+// item is one frame for a client.
+type item struct {
+	kind byte
+	data []byte
+}
+
+// viewer is one joined client.
+type viewer struct {
+	hub  *Hub
+	nc   net.Conn
+	in   *bufio.Reader
+	mode mode
+	wake chan struct{}   // something to write, or the end
+	ctx  context.Context // ends when the client's connection is finished
+	end  context.CancelFunc
+	keys *typed
+
+	// Protected by Hub.mu.
+	size    Size
+	out     []item
+	queued  int   // bytes in out
+	skipped int64 // bytes lost since the queue overflowed; > 0: a replay is due
+}
+
+// handshake reads the mode line.
+func (h *Hub) handshake(nc net.Conn) (*viewer, error) {
+	nc.SetReadDeadline(time.Now().Add(modeDeadline * time.Second))
+	in := bufio.NewReaderSize(nc, 64<<10)
+	var line []byte
+	for {
+		b, err := in.ReadByte()
+		switch {
+		case os.IsTimeout(err):
+			return nil, fault.Newf(fault.TimedOut, "no mode line within %d s", modeDeadline)
+		case err != nil:
+			return nil, fault.FromOS("read mode line", "", err)
+		}
+		if b == '\n' {
+			break
+		}
+		if line = append(line, b); len(line) >= maxModeLine {
+			return nil, fault.Newf(fault.Invalid, "no mode line within %d bytes", maxModeLine)
+		}
+	}
+	m, err := parseMode(string(line))
+	if err != nil {
+		return nil, err
+	}
+	nc.SetReadDeadline(time.Time{})
+	c := &viewer{hub: h, nc: nc, in: in, mode: m, size: m.size, wake: make(chan struct{}, 1)}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	c.keys = newTyped(c.ctx)
+	return c, nil
+}
+
+// serve runs the client until it or the session ends.
+func (c *viewer) serve() {
+	var parts sync.WaitGroup
+	parts.Go(c.write)
+	parts.Go(c.read)
+	if c.mode.attach {
+		parts.Go(c.typeOn)
+	}
+	parts.Wait()
+}
+
+// finish ends the client's connection; every part of it notices.
+func (c *viewer) finish() {
+	c.end()
+	c.nc.Close()
+}
+
+// ---- output
+
+// queueLocked adds data to the client's queue, or throws the queue away when it
+// would grow over its bound. Hub.mu is held.
+func (c *viewer) queueLocked(data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	if c.skipped > 0 || c.queued+len(data) > maxQueue {
+		c.skipped += int64(c.queued + len(data))
+		c.out, c.queued = nil, 0
+		c.wakeLocked()
+		return
+	}
+	c.out = append(c.out, item{kind: frameData, data: data})
+	c.queued += len(data)
+	c.wakeLocked()
+}
+
+func (c *viewer) wakeLocked() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next takes what is to be written now; last when the session's end follows it.
+func (c *viewer) next() (items []item, last bool) {
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	if c.skipped > 0 {
+		items = []item{
+			{kind: frameSkip, data: strconv.AppendInt(nil, c.skipped, 10)},
+			{kind: frameSize, data: []byte(c.hub.screen.Size().String())},
+			{kind: frameData, data: c.hub.screen.Replay()},
+		}
+		c.skipped = 0
+		c.out, c.queued = nil, 0
+	} else {
+		items = c.out
+		c.out, c.queued = nil, 0
+	}
+	if last = c.hub.ended; last {
+		items = append(items, item{kind: frameExit, data: strconv.AppendInt(nil, int64(c.hub.code), 10)})
+	}
+	return items, last
+}
+
+func (c *viewer) write() {
+	defer c.finish()
+	for {
+		items, last := c.next()
+		if err := c.writeItems(items); err != nil || last {
+			return
+		}
+		if len(items) > 0 {
+			continue
+		}
+		select {
+		case <-c.wake:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *viewer) writeItems(items []item) error {
+	var b []byte
+	for i, it := range items {
+		switch {
+		case c.mode.framed && it.kind == frameData:
+			b = appendData(b, it.data)
+		case c.mode.framed:
+			b = appendFrame(b, it.kind, it.data)
+		case it.kind == frameData:
+			b = append(b, it.data...)
+		}
+		if len(b) < chunk && i+1 < len(items) {
+			continue
+		}
+		if _, err := c.nc.Write(b); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	return nil
+}
+
+// ---- input
+
+// read takes the client's frames. A watcher's data goes nowhere, whatever it is.
+func (c *viewer) read() {
+	err := c.readAll()
+	c.keys.close()
+	if err != nil {
+		c.finish()
+		return
+	}
+	// The write side is shut; the client may look on. What it typed is still
+	// passed on when it is gone, for a short while.
+	tick := time.NewTicker(hangupCheck)
+	defer tick.Stop()
+	var left time.Time
+	for {
+		idle, wait := c.keys.idle()
+		if c.hungUp() {
+			if left.IsZero() {
+				left = time.Now()
+			}
+			if idle || time.Since(left) > lingerTime {
+				c.finish()
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-wait:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// readAll reads until the client shuts its write side (nil) or breaks a rule.
+func (c *viewer) readAll() error {
+	if !c.mode.framed {
+		buf := make([]byte, chunk)
+		for {
+			n, err := c.in.Read(buf)
+			if n > 0 {
+				if err := c.typedData(bytes.Clone(buf[:n])); err != nil {
+					return err
+				}
+			}
+			if err != nil {
+				return endOfInput(err)
+			}
+		}
+	}
+	for {
+		kind, data, err := readFrame(c.in)
+		if err != nil {
+			return endOfInput(err)
+		}
+		switch kind {
+		case frameData:
+			err = c.typedData(data)
+		case frameSize:
+			err = c.resized(string(data))
+		default:
+			err = fault.Newf(fault.Invalid, "frame %q from a client", kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// endOfInput is nil for a clean end of the client's stream.
+func endOfInput(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func (c *viewer) resized(text string) error {
+	size, err := parseSize(text)
+	if err != nil {
+		return err
+	}
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	c.size = size
+	if c.mode.attach && (c.hub.decider == c || c.hub.decider == nil) {
+		c.hub.decideLocked(c)
+	}
+	return nil
+}
+
+// typedData takes what the person typed. Ctrl-C alone, while the program does
+// not read, means that the person wants out: what waits is dropped then, and the
+// client is told how much.
+func (c *viewer) typedData(data []byte) error {
+	if !c.mode.attach || len(data) == 0 {
+		return nil
+	}
+	c.hub.mu.Lock()
+	if c.hub.decider != c {
+		c.hub.decideLocked(c)
+	}
+	c.hub.mu.Unlock()
+	if len(data) == 1 && data[0] == 0x03 && c.hub.pty.Stalled() {
+		n := c.keys.drop()
+		c.hub.pty.Flush()
+		if n > 0 {
+			c.hub.mu.Lock()
+			c.queueLocked(fmt.Appendf(nil, "\r\n[%d bytes of input dropped]\r\n", n))
+			c.hub.mu.Unlock()
+		}
+	}
+	for {
+		ok, wait := c.keys.add(data)
+		if ok {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-time.After(hangupCheck):
+			if c.hungUp() {
+				return errLeft
+			}
+		case <-c.ctx.Done():
+			return errLeft
+		}
+	}
+}
+
+// typeOn passes the queue to the PTY at the pace of the program.
+func (c *viewer) typeOn() {
+	defer func() {
+		if c.keys.drop() > 0 && c.hub.pty.Stalled() {
+			c.hub.pty.Flush() // nobody is left who could want it
+		}
+	}()
+	for {
+		p, ctx, over, wait := c.keys.take()
+		if over {
+			return
+		}
+		if p == nil {
+			select {
+			case <-wait:
+				continue
+			case <-c.ctx.Done():
+				return
+			}
+		}
+		err := c.hub.pty.Input(ctx, p)
+		c.keys.done(ctx, len(p))
+		if err != nil && ctx.Err() == nil || c.ctx.Err() != nil {
+			return // the agent is gone, or the client; a dropped part is neither
+		}
+	}
+}
+
+// hungUp says whether the peer has closed its socket altogether, which a read
+// cannot tell from a shut write side.
+func (c *viewer) hungUp() bool {
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	hup := false
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd)}}
+		n, perr := unix.Poll(fds, 0)
+		hup = perr == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return hup || err != nil
+}
