@@ -98,6 +98,11 @@ type Lister interface {
 	ReadDir(r *Req) ([]Dirent, error)
 }
 
+// PrivateListing marks directories whose listing depends on who asks. The
+// listing of every other InMemory directory is kept by the kernel, for all
+// callers, until NodeChanged; its Mtime must change with its names.
+type PrivateListing interface{ PrivateListing() }
+
 // Readlinker reads a symlink.
 type Readlinker interface {
 	Readlink(r *Req) (string, error)
