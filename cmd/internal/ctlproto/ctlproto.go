@@ -38,12 +38,20 @@ type Request interface {
 // The operations. Agent is a reference: NAME (the caller's home first, then the
 // system's), agent/NAME or home/UID/agent/NAME.
 type (
-	// New makes an agent object; Texts are control names and their texts.
+	// New makes an agent object. Texts are control names and their texts; the
+	// other fields add to them what people say in words.
 	New struct {
-		Agent string            `json:"agent"`
-		Owner *uint32           `json:"owner,omitempty"` // root only; default: the caller
-		Like  string            `json:"like,omitempty"`  // copy the controls of this agent first
-		Texts map[string]string `json:"texts,omitempty"`
+		Agent  string            `json:"agent"`
+		Owner  *uint32           `json:"owner,omitempty"` // root only; default: the caller
+		Like   string            `json:"like,omitempty"`  // copy the controls of this agent first
+		Texts  map[string]string `json:"texts,omitempty"`
+		Parent string            `json:"parent,omitempty"` // agent reference
+		Label  string            `json:"label,omitempty"`
+		Model  string            `json:"model,omitempty"`
+		Temp   bool              `json:"temp,omitempty"`
+		Tools  []string          `json:"tools,omitempty"`  // declared, and allowed by a rule of its own
+		Shared []string          `json:"shared,omitempty"` // SPACE:read or SPACE:write
+		Mounts [][]string        `json:"mounts,omitempty"` // [source, target, ro|rw], after the default table
 	}
 	// Rm removes a dead agent's object; its sessions stay.
 	Rm struct {
@@ -115,12 +123,13 @@ type (
 		Owner  *uint32 `json:"owner,omitempty"`
 		DryRun bool    `json:"dry_run,omitempty"`
 	}
-	// Exec runs a command in an agent's sandbox; see ExecInput for what follows.
+	// Exec runs a command in an agent's sandbox, as the agent. Its output comes
+	// as "output" frames when it has ended, at most 64 KiB of each stream.
 	Exec struct {
-		Agent string   `json:"agent"`
-		Argv  []string `json:"argv"`
-		CWD   string   `json:"cwd,omitempty"`
-		Stdin bool     `json:"stdin,omitempty"` // stdin frames follow
+		Agent     string   `json:"agent"`
+		Argv      []string `json:"argv"`
+		CWD       string   `json:"cwd,omitempty"`        // inside, absolute
+		TimeoutMS int64    `json:"timeout_ms,omitempty"` // 0: the default of 120 s
 	}
 )
 
@@ -267,8 +276,8 @@ func object(line []byte) (map[string]json.RawMessage, error) {
 }
 
 // Frame is one line of an answer. Types: "result" (Data is the operation's
-// result type, done), "note" (Text for people: a warning or progress), "output"
-// (Stream and Bytes of exec), "error".
+// result type, done), "note" (Text for people: a warning or progress), "item"
+// (Data is one element of a list), "output" (Stream and Bytes of exec), "error".
 type Frame struct {
 	Type   string          `json:"type"`
 	Text   string          `json:"text,omitempty"`
@@ -284,13 +293,6 @@ type Frame struct {
 
 // Last says whether nothing follows f.
 func (f *Frame) Last() bool { return f.Done || f.Type == "error" }
-
-// ExecInput is what a client sends after an Exec with Stdin: bytes, then one
-// with EOF. At most 32 KiB of Bytes each.
-type ExecInput struct {
-	Bytes []byte `json:"bytes,omitempty"`
-	EOF   bool   `json:"eof,omitempty"`
-}
 
 // Conn frames a stream. Reads are for one goroutine; Write may be called from
 // several.

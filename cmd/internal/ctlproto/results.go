@@ -52,8 +52,8 @@ type Terminal struct {
 	Agent
 	Path    string `json:"path"`
 	Session string `json:"session"`
-	PID     int    `json:"pid"` // the host process that must answer there
-	UID     uint32 `json:"uid"`
+	PID     int    `json:"pid"`    // the host process that answers there
+	Server  uint32 `json:"server"` // uid of the process that made the socket: the daemon
 }
 
 // PSItem is one agent of ps. A caller who is neither owner nor root sees name
@@ -144,7 +144,10 @@ type Bootstrapped struct {
 
 // Exited answers exec.
 type Exited struct {
-	Code int `json:"code"`
+	Code      int    `json:"code"`
+	Truncated bool   `json:"truncated,omitempty"` // more was written than was told
+	TimedOut  bool   `json:"timed_out,omitempty"`
+	Errno     string `json:"errno,omitempty"` // could not be started
 }
 
 // Item makes a frame of one list element.
