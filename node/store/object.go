@@ -116,6 +116,7 @@ func (o *Object) refresh() (changed bool) {
 		var next *Snapshot
 		if next, changed, err = o.read(fd, o.snap.Load()); err == nil && changed {
 			o.snap.Store(next)
+			o.store.counters.texts.Add(1)
 		}
 	}
 	if err != nil {
@@ -134,6 +135,7 @@ func (o *Object) goneLocked() {
 	o.gone.Store(true)
 	o.stamps = nil
 	o.snap.Store(&Snapshot{Gen: o.store.gen.Add(1)})
+	o.store.counters.texts.Add(1)
 }
 
 // Put makes text durable under name and publishes it before it returns. At most
@@ -253,4 +255,5 @@ func (o *Object) publish(gen uint64, edit func(map[string]Value)) {
 	}
 	edit(m)
 	o.snap.Store(&Snapshot{Gen: gen, Values: m})
+	o.store.counters.texts.Add(1)
 }

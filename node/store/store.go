@@ -45,8 +45,9 @@ type Store struct {
 	tmp      *os.File
 	reserve  *reserve
 
-	gen    atomic.Uint64
-	serial atomic.Uint64 // names in tmp/
+	gen      atomic.Uint64
+	counters counters
+	serial   atomic.Uint64 // names in tmp/
 
 	// names orders changes of directory entries against loading: written to for
 	// one rename, read while a directory is read for the first time.

@@ -120,6 +120,7 @@ func (s *Store) loaded() []*Object {
 // own notes the state in which we leave p, so that the watcher does not report
 // it. With s.names held, right after the change.
 func (s *Store) own(dirfd int, p, base string) {
+	s.bump(p)
 	s.mu.Lock()
 	w := s.watch
 	s.mu.Unlock()
@@ -452,6 +453,7 @@ func (w *watcher) tell(report map[string]bool) {
 	}
 	sort.Strings(dirs)
 	for _, dir := range dirs {
+		w.store.bump(dir)
 		w.fn(dir)
 	}
 }
