@@ -1,14 +1,19 @@
 package agent
 
 import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
 	"cortexfs/node"
-	"cortexfs/node/control"
 	"cortexfs/node/fault"
 	"cortexfs/node/store"
-	"cortexfs/policy"
 )
 
-// Defaults of Options.
+// Defaults of Options (spec sections 10.2 and 13).
 const (
 	PoolFirst = 1879048192 // first uid given to agents of owner 0
 	PoolLast  = 1879113727
@@ -37,168 +42,245 @@ type Options struct {
 	// DaemonUID, DaemonGID and DaemonGroups are the daemon's own ids.
 	DaemonUID, DaemonGID uint32
 	DaemonGroups         []uint32
-	// PoolFirst, PoolLast, PerUID override the defaults when not 0.
+	// PoolFirst, PoolLast and PerUID override the defaults when not 0.
 	PoolFirst, PoolLast uint32
 	PerUID              int
 	Subjects            Subjects // nil: no tool names anybody
 }
 
-// Writer is who asks for a change: the ids of the OPEN, with the groups of that
-// moment. Root is root as spec section 1 defines it.
-type Writer struct {
-	UID, GID uint32
-	Groups   []uint32
-	Root     bool
+// Table is the agents of one store. All methods may be called at the same time.
+type Table struct {
+	st    *store.Store
+	o     Options
+	state *os.Root // STORE/state
+
+	// commit orders what must be decided and written in one step: labels,
+	// parents, creation, removal. It is held over the store's write.
+	commit sync.Mutex
+	pool   uint32            // next uid to give out; under commit
+	labels map[string]uint32 // label type → owner it is reserved for; under mu, changed under commit too
+
+	mu      sync.RWMutex
+	objects map[Key]*Object
+
+	names   atomic.Pointer[names]
+	lineage atomic.Pointer[lineage]
+	runtime atomic.Pointer[Runtime]
 }
 
-// CreateOptions of Create.
-type CreateOptions struct {
-	Writer Writer
-	Owner  uint32            // a system agent's owner; in a home it is the path's uid
-	Texts  map[string][]byte // texts beyond the defaults, judged like writes
+// New makes the table of the agents in st. It reads the records of earlier
+// daemons and writes nothing.
+func New(st *store.Store, o Options) (*Table, error) {
+	if o.Users == nil {
+		o.Users = SystemUsers()
+	}
+	if o.PoolFirst == 0 {
+		o.PoolFirst, o.PoolLast = PoolFirst, PoolLast
+	}
+	if o.PerUID == 0 {
+		o.PerUID = PerUID
+	}
+	// The descriptor is the store's and O_PATH: opened again through /proc it
+	// stays the same directory, whatever the path means by now.
+	state, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", st.StateRoot().Fd()))
+	if err != nil {
+		return nil, fault.FromOS("open", "state", err)
+	}
+	t := &Table{st: st, o: o, state: state, objects: map[Key]*Object{}}
+	if err := t.readRecords(); err != nil {
+		state.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
-type Table struct{}
-
-func New(st *store.Store, o Options) (*Table, error) { panic("not there yet") }
-
-func (t *Table) SetRuntime(r Runtime) { panic("not there yet") }
-
-// NotExist
-func (t *Table) Lookup(k Key) (*Object, error) { panic("not there yet") }
-
-// of one tier, sorted
-func (t *Table) List(home bool, uid uint32) []Key { panic("not there yet") }
-
-// every agent of the store, sorted
-func (t *Table) All() []Key { panic("not there yet") }
-
-// uids with a home tier in the store
-func (t *Table) Homes() []uint32 { panic("not there yet") }
-
-// "NAME", "agent/NAME", "home/UID/agent/NAME"; NotExist
-func (t *Table) ByBareName(caller uint32, ref string) (Key, error) { panic("not there yet") }
-
-// Exist, Again, Perm, Access, Invalid
-func (t *Table) Create(k Key, o CreateOptions) (*Object, error) { panic("not there yet") }
-
-// Busy, NotExist
-func (t *Table) Remove(k Key) error { panic("not there yet") }
-
-func (t *Table) Children(k Key) []Key { panic("not there yet") }
-
-// nearest first; Invalid on a cycle
-func (t *Table) Ancestors(k Key) ([]Key, error) { panic("not there yet") }
-
-func (t *Table) LabelOwner(typ string) (uid uint32, ok bool) { panic("not there yet") }
-
-// root only (the caller checks)
-func (t *Table) FreeLabel(typ string) error { panic("not there yet") }
-
-func (t *Table) Close() error { panic("not there yet") }
-
-type Object struct{}
-
-func (o *Object) Key() Key { panic("not there yet") }
-
-func (o *Object) Store() *store.Object { panic("not there yet") }
-
-func (o *Object) Gone() bool { panic("not there yet") }
-
-// of the newest text
-func (o *Object) Gen() uint64 { panic("not there yet") }
-
-// never nil
-func (o *Object) Config() *Config { panic("not there yet") }
-
-// effective; origin "durable" | "default"; err: not readable text on disk
-func (o *Object) Text(name string) (text []byte, origin string, err error) { panic("not there yet") }
-
-// what defaults depend on
-func (o *Object) ControlObject() control.Object { panic("not there yet") }
-
-// Access unless root or owner
-func (o *Object) MayWrite(w Writer) error { panic("not there yet") }
-
-// spec 4.8, whole text
-func (o *Object) Check(e *control.Entry, text []byte, w Writer) error { panic("not there yet") }
-
-// only the complete lines of text
-func (o *Object) CheckPrefix(e *control.Entry, text []byte, w Writer) error { panic("not there yet") }
-
-// `ctx reset`: may the control go back to its default
-func (o *Object) CheckReset(e *control.Entry, w Writer) error { panic("not there yet") }
-
-// Judge + Check + Put + event, all under the right lock
-func (o *Object) Commit(e *control.Entry, text []byte, w Writer) (gen uint64, err error) {
-	panic("not there yet")
+// Close writes out what the logs hold back and releases descriptors. Objects
+// stay readable.
+func (t *Table) Close() error {
+	t.mu.RLock()
+	all := make([]*Object, 0, len(t.objects))
+	for _, o := range t.objects {
+		all = append(all, o)
+	}
+	t.mu.RUnlock()
+	for _, o := range all {
+		o.log.close()
+	}
+	return t.state.Close()
 }
 
-func (o *Object) Reset(e *control.Entry, w Writer) error { panic("not there yet") }
-
-// everything that ends a start, with the account database of now
-func (o *Object) StartFaults() []*fault.Error { panic("not there yet") }
-
-func (o *Object) Live() (node.State, int) { panic("not there yet") }
-
-func (o *Object) Log() *Log { panic("not there yet") }
-
-// Config is what the texts say. Immutable.
-type Config struct {
-	Key      Key
-	Gen      uint64 // newest generation among the texts
-	Owner    uint32
-	OwnerOK  bool // false: the owner is unknown; only root may write, nothing is allowed
-	UID, GID uint32
-	Groups   []uint32
-	Label    policy.Label
-	Subject  string // Label.Type; "" when there is none
-	Iso      string // shared | uid | userns
-	// Parent control.Parent; Env []control.EnvVar; Mounts []control.MountLine come with package control
-	Life     string
-	Root     string
-	Cwd      string
-	Path     []string // the text of `path`
-	Search   []string // Path, or the default search path
-	Model    string
-	Tools    []string
-	Abi      string
-	Approval string
-	Policy   *policy.Set    // nil: nothing is allowed
-	Faults   []*fault.Error // what ends a start: invalid and missing controls, with file and line
+// SetRuntime says who knows what lives; until then everything is dead.
+func (t *Table) SetRuntime(r Runtime) {
+	if r == nil {
+		t.runtime.Store(nil)
+		return
+	}
+	t.runtime.Store(&r)
 }
 
-// in `tools`; tsh always is
-func (c *Config) Declared(tool string) (line int, ok bool) { panic("not there yet") }
-
-// /ctx/home/<owner>/agent/<name>
-func (c *Config) StateDir() string { panic("not there yet") }
-
-// Event is one line of the log.
-type Event struct {
-	Type, Session, Run, Object, Status, Reason string
-	By                                         string // rule, human, timeout, uid…
+// Live is the state and the host pid of an agent in one snapshot.
+func (t *Table) Live(k Key) (node.State, int) {
+	r := t.runtime.Load()
+	if r == nil {
+		return node.Dead, 0
+	}
+	state, pid := (*r).Live(k)
+	if !state.Alive() {
+		return node.Dead, 0
+	}
+	return state, pid
 }
 
-type Log struct{}
+// Store is the store that the table is about.
+func (t *Table) Store() *store.Store { return t.st }
 
-func (l *Log) Add(e Event) { panic("not there yet") }
+// Options are the options that the table was made with, defaults filled in.
+func (t *Table) Options() Options { return t.o }
 
-// the generation of now; NotExist is an empty reader
-func (l *Log) Open() (*LogReader, error) { panic("not there yet") }
+// Lookup is the agent of that key; NotExist. The same agent is the same *Object
+// until it is removed.
+func (t *Table) Lookup(k Key) (*Object, error) {
+	t.mu.RLock()
+	o := t.objects[k]
+	t.mu.RUnlock()
+	if o != nil && !o.st.Gone() {
+		return o, nil
+	}
+	if err := node.CheckAgentName(k.Name); err != nil {
+		return nil, fault.E("lookup", k.TreeDir(), fault.NotExist, err)
+	}
+	so, err := t.st.Object(k.StoreDir())
+	if err != nil {
+		return nil, fault.At("lookup", k.TreeDir(), err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o := t.objects[k]; o != nil && o.st == so {
+		return o, nil
+	}
+	o = t.newObject(k, so)
+	t.objects[k] = o
+	return o, nil
+}
 
-func (l *Log) Size() int64 { panic("not there yet") }
+// names are the keys of all agents, sorted, as long as no directory that was
+// read for them changes.
+type names struct {
+	seen  []seen
+	keys  []Key
+	homes []uint32
+}
 
-// closed at the next line
-func (l *Log) Changed() <-chan struct{} { panic("not there yet") }
+// seen is a directory's counter and what it said before the directory was read.
+type seen struct {
+	counter *store.Counter
+	n       uint64
+}
 
-type LogReader struct{}
+func (n *names) fresh() bool {
+	for _, s := range n.seen {
+		if s.counter.Load() != s.n {
+			return false
+		}
+	}
+	return true
+}
 
-func (r *LogReader) ReadAt(p []byte, off int64) (int, error) { panic("not there yet") }
+// list reads a directory and remembers its state. One that is not there is
+// empty; so is one that cannot be read.
+func (n *names) list(st *store.Store, dir string) []store.Entry {
+	c := st.Changes(dir)
+	n.seen = append(n.seen, seen{c, c.Load()})
+	entries, _ := st.List(dir)
+	return entries
+}
 
-func (r *LogReader) Size() int64 { panic("not there yet") }
+// loadNames reads the directories again when one of them has changed.
+func (t *Table) loadNames() *names {
+	if n := t.names.Load(); n != nil && n.fresh() {
+		return n
+	}
+	n := &names{}
+	n.tier(t.st, Key{})
+	for _, e := range n.list(t.st, "home") {
+		uid, err := node.ParseUint(e.Name)
+		if err != nil || !e.Type.IsDir() {
+			continue
+		}
+		n.homes = append(n.homes, uid)
+		n.tier(t.st, Key{Home: true, UID: uid})
+	}
+	slices.Sort(n.homes)
+	slices.SortFunc(n.keys, Key.Compare)
+	t.names.Store(n)
+	return n
+}
 
-// another number after a rotation: an inode number
-func (r *LogReader) Gen() uint64 { panic("not there yet") }
+// tier adds the keys of the agents in like's tier.
+func (n *names) tier(st *store.Store, like Key) {
+	for _, e := range n.list(st, like.Tier()) {
+		name, ok := strings.CutSuffix(e.Name, ".d")
+		if !ok || !e.Type.IsDir() || node.CheckAgentName(name) != nil {
+			continue
+		}
+		like.Name = name
+		n.keys = append(n.keys, like)
+	}
+}
 
-func (r *LogReader) Close() error { panic("not there yet") }
+// All is every agent of the store: system agents first, then by uid, by name.
+// The slice is not to be changed.
+func (t *Table) All() []Key { return t.loadNames().keys }
+
+// Homes are the uids that have a home in the store's object tree, sorted. The
+// slice is not to be changed.
+func (t *Table) Homes() []uint32 { return t.loadNames().homes }
+
+// List is every agent of one tier, sorted by name. The slice is not to be
+// changed.
+func (t *Table) List(home bool, uid uint32) []Key {
+	if !home {
+		uid = 0
+	}
+	keys := t.All()
+	first := Key{Home: home, UID: uid}
+	from, _ := slices.BinarySearchFunc(keys, first, Key.Compare)
+	to := from
+	for to < len(keys) && keys[to].Home == home && keys[to].UID == uid {
+		to++
+	}
+	return keys[from:to:to]
+}
+
+// ByBareName finds the agent that a person means: a bare name in the caller's
+// home first, then among the system agents; "agent/NAME" and
+// "home/UID/agent/NAME" name one exactly (spec section 2). NotExist.
+func (t *Table) ByBareName(caller uint32, ref string) (Key, error) {
+	if strings.Contains(ref, "/") {
+		k, ok := ParseKey(strings.TrimPrefix(ref, node.Root+"/"))
+		if !ok {
+			return Key{}, fault.Newf(fault.NotExist, "no agent %s", node.Escape(ref))
+		}
+		_, err := t.Lookup(k)
+		return k, err
+	}
+	if err := node.CheckAgentName(ref); err != nil {
+		return Key{}, err
+	}
+	for _, k := range []Key{InHome(caller, ref), System(ref)} {
+		_, err := t.Lookup(k)
+		if err == nil || !fault.Is(err, fault.NotExist) {
+			return k, err
+		}
+	}
+	return Key{}, fault.Newf(fault.NotExist, "no agent %s in home/%d/agent or agent", ref, caller)
+}
+
+// NamesGen moves when agents may have come or gone.
+func (t *Table) NamesGen() uint64 {
+	var sum uint64
+	for _, s := range t.loadNames().seen {
+		sum += s.counter.Load()
+	}
+	return sum
+}
