@@ -191,7 +191,7 @@ var Agent = newSet(
 			"fs.read \n", "fs.read\r\n", "fs/read\n", ".read\n", "x.d\n", "x.sock\n", "# c\n", "fs.read\x00\n", strings.Repeat("a", 65)+"\n"),
 	},
 	&Entry{
-		Name: "abi", Format: one("launch ABI", oneOf("sdk-envelope-v1")), Mode: 0o644, Required: true, Grants: true, Applies: NextStart,
+		Name: "abi", Format: one("launch ABI", oneOf(ABI)), Mode: 0o644, Required: true, Grants: true, Applies: NextStart,
 		Doc:  "launch ABI of the agent's program: sdk-envelope-v1",
 		Long: "Required and never inferred from anything else: without it the agent does not start.",
 		Good: []string{"sdk-envelope-v1\n", "sdk-envelope-v1"},

@@ -9,6 +9,10 @@ import (
 	"cortexfs/policy"
 )
 
+// ABI is the only launch ABI there is. It is written when an agent is made and
+// never a default: an agent without the control does not start.
+const ABI = "sdk-envelope-v1"
+
 // DefaultType is the label type that an agent gets when it is made: `<name>_t`
 // for a system agent, `u<uid>.<name>_t` for one of home/<uid>, so that two users
 // never get the same one by default (spec section 7). A name that would make it

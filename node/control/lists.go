@@ -172,6 +172,7 @@ func (j *pathJudge) dir(n, col int, p string, done bool) error {
 // lines that begin with #.
 type wordsJudge struct {
 	value    valueFunc
+	closed   []string // if set, the only words there are
 	comments bool
 	seen     map[string]int
 	out      []string
@@ -205,7 +206,15 @@ func (j *wordsJudge) part(n int, s string) error {
 	if col, why := j.value(s, false); why != "" {
 		return fault.Text(n, col, "%s", why)
 	}
-	return nil
+	if j.closed == nil {
+		return nil
+	}
+	for _, w := range j.closed {
+		if j.seen[w] == 0 && strings.HasPrefix(w, s) {
+			return nil
+		}
+	}
+	return fault.Text(n, 1, "repeats an earlier line")
 }
 
 func (j *wordsJudge) end() error { return nil }

@@ -47,7 +47,7 @@ var Model = newSet(
 		Bad:     bad("", "\n", "a b\n", "../x\n"),
 	},
 	&Entry{
-		Name: "cap", Format: modelWords("capability list", false, oneOf(modelCaps...)), Mode: 0o644, Applies: NextRun,
+		Name: "cap", Format: capFormat, Mode: 0o644, Applies: NextRun,
 		Default: constant("chat\nstream\n"),
 		Doc:     "what the model can do, one word a line",
 		Long:    strings.Join(modelCaps, " ") + ".",
@@ -59,7 +59,7 @@ var Model = newSet(
 		Default: constant("auto\n"),
 		Doc:     "how much the model is to think",
 		Long:    "auto low medium high xhigh.",
-		Good:    []string{"auto\n", "xhigh"},
+		Good:    []string{"auto\n", "low\n", "medium\n", "high\n", "xhigh"},
 		Bad:     bad("", "none\n", "low\n\n"),
 	},
 	&Entry{
@@ -71,7 +71,7 @@ var Model = newSet(
 		Bad:     bad("a/b\n", "a b\n"),
 	},
 	&Entry{
-		Name: "fallback", Format: modelWords("model list", true, modelName), Mode: 0o644, Grants: true, Applies: NextRun,
+		Name: "fallback", Format: fallbackFormat, Mode: 0o644, Grants: true, Applies: NextRun,
 		Default: empty,
 		Doc:     "models to try when this one fails, one a line",
 		Long:    "Blank lines and lines that begin with # are allowed. Each one needs its own rule in the agent's policy.",
@@ -117,9 +117,14 @@ var Model = newSet(
 	},
 )
 
-func modelWords(name string, comments bool, v valueFunc) *lineFormat {
-	return &lineFormat{name: name, new: func() judge { return &wordsJudge{value: v, comments: comments} }}
-}
+var (
+	capFormat = &lineFormat{name: "capability list", new: func() judge {
+		return &wordsJudge{value: oneOf(modelCaps...), closed: modelCaps}
+	}}
+	fallbackFormat = &lineFormat{name: "model list", new: func() judge {
+		return &wordsJudge{value: modelName, comments: true}
+	}}
+)
 
 // modelLimit is `unknown` or a number above 0.
 func modelLimit(s string, done bool) (int, string) {
