@@ -25,14 +25,17 @@ func (w Writer) In(gid uint32) bool { return gid == w.GID || slices.Contains(w.G
 
 // MayWrite is nil for root and for the owner; others get Access (spec 4.8).
 func (o *Object) MayWrite(w Writer) error {
-	c := o.Config()
-	if w.Root || c.OwnerOK && c.Owner == w.UID {
+	return fault.At("write", o.key.TreeDir(), o.Config().mayWrite(w))
+}
+
+func (c *Config) mayWrite(w Writer) error {
+	switch {
+	case w.Root || c.OwnerOK && c.Owner == w.UID:
 		return nil
+	case !c.OwnerOK:
+		return fault.Newf(fault.Access, "its owner is unknown, only root may write")
 	}
-	if !c.OwnerOK {
-		return fault.E("write", o.key.TreeDir(), fault.Access, fmt.Errorf("its owner is unknown, only root may write"))
-	}
-	return fault.E("write", o.key.TreeDir(), fault.Access, fmt.Errorf("belongs to uid %d", c.Owner))
+	return fault.Newf(fault.Access, "belongs to uid %d", c.Owner)
 }
 
 // Check judges a whole text that is valid for its control by who writes it (spec
@@ -41,10 +44,12 @@ func (o *Object) MayWrite(w Writer) error {
 // many children. The error carries path and line. A text equal to the one in
 // force changes nothing and is nobody's gain: it passes.
 func (o *Object) Check(e *control.Entry, text []byte, w Writer) error {
-	if err := o.MayWrite(w); err != nil {
-		return fault.At("write", o.path(e.Name), err)
+	c := o.Config()
+	err := c.mayWrite(w)
+	if err == nil {
+		err = o.t.limits(o.key, c, e.Name, text, w)
 	}
-	return fault.At("write", o.path(e.Name), o.t.limits(o.key, o.Config(), e.Name, text, w))
+	return fault.At("write", o.path(e.Name), err)
 }
 
 // CheckPrefix is Check for a text that is still being written: it judges the
@@ -52,7 +57,7 @@ func (o *Object) Check(e *control.Entry, text []byte, w Writer) error {
 func (o *Object) CheckPrefix(e *control.Entry, text []byte, w Writer) error {
 	whole := text[:bytes.LastIndexByte(text, '\n')+1]
 	if len(whole) == 0 {
-		return fault.At("write", o.path(e.Name), o.MayWrite(w))
+		return fault.At("write", o.path(e.Name), o.Config().mayWrite(w))
 	}
 	return o.Check(e, whole, w)
 }
