@@ -49,9 +49,9 @@ type Hub struct {
 	mu      sync.Mutex
 	screen  *Screen
 	clients map[*viewer]struct{}
-	joining int
-	decider *viewer // the attached client whose size counts
-	rawers  int     // clients that get the unfiltered stream
+	joining map[net.Conn]struct{} // handshakes
+	decider *viewer               // the attached client whose size counts
+	rawers  int                   // clients that get the unfiltered stream
 	ended   bool
 	code    int
 }
@@ -62,6 +62,7 @@ func NewHub(pty PTY, size Size) *Hub {
 		pty:     pty,
 		answers: answers{kick: make(chan struct{}, 1)},
 		clients: map[*viewer]struct{}{},
+		joining: map[net.Conn]struct{}{},
 	}
 	h.ctx, h.end = context.WithCancel(context.Background())
 	h.screen = NewScreen(size, h.answers.add)
@@ -124,6 +125,9 @@ func (h *Hub) End(code int) {
 	}
 	h.ended, h.code = true, code
 	h.end()
+	for nc := range h.joining {
+		nc.SetReadDeadline(time.Unix(1, 0))
+	}
 	for c := range h.clients {
 		c.nc.SetWriteDeadline(time.Now().Add(endWait))
 		c.wakeLocked()
@@ -137,7 +141,7 @@ func (h *Hub) End(code int) {
 // checked, until either side ends it. It closes nc.
 func (h *Hub) Serve(nc net.Conn) {
 	h.mu.Lock()
-	full := h.joining+len(h.clients) >= maxClients
+	full := len(h.joining)+len(h.clients) >= maxClients
 	if full || h.ended {
 		h.mu.Unlock()
 		if full {
@@ -147,7 +151,7 @@ func (h *Hub) Serve(nc net.Conn) {
 		}
 		return
 	}
-	h.joining++
+	h.joining[nc] = struct{}{}
 	h.all.Add(1)
 	h.mu.Unlock()
 	defer h.all.Done()
@@ -155,7 +159,7 @@ func (h *Hub) Serve(nc net.Conn) {
 
 	c, err := h.handshake(nc)
 	h.mu.Lock()
-	h.joining--
+	delete(h.joining, nc)
 	if err == nil {
 		h.joinLocked(c)
 	}

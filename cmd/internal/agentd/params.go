@@ -28,21 +28,16 @@ const (
 	DefaultProgram = node.Root + "/tool/tsh"
 )
 
-// NS names a namespace by its inode in nsfs, as `stat -L /proc/PID/ns/…` shows.
-type NS struct {
-	Pid  uint64 `json:"pid"`  // pid namespace
-	User uint64 `json:"user"` // user namespace
-}
-
 // Params is everything the daemon tells a host process. It arrives as one JSON
-// object on an inherited memfd; unknown fields end the process.
+// object on an inherited memfd; unknown fields end the process. That clients are
+// processes of the host is judged by the process's own namespaces, which are the
+// daemon's.
 type Params struct {
 	Agent     string   `json:"agent"`             // object name
 	Key       string   `json:"key"`               // runtime key, e.g. system.0.coder
 	Session   string   `json:"session"`           // session name
 	Owner     uint32   `json:"owner"`             // uid that may watch and attach, besides root
 	DaemonUID uint32   `json:"daemon_uid"`        // only uid that may use ctl.sock
-	Host      NS       `json:"host"`              // the daemon's namespaces: clients must be in the same
 	Program   string   `json:"program,omitempty"` // absolute path inside; empty: DefaultProgram
 	Args      []string `json:"args,omitempty"`    // arguments after argv[0]
 	Rows      uint16   `json:"rows,omitempty"`    // first size of the terminal; 0: 24

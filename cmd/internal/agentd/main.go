@@ -1,0 +1,92 @@
+package agentd
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+)
+
+// Main is ctxagent: it takes its descriptors, and returns when the agent is dead.
+// nil also for an agent that ended badly: that is told on ctl.sock.
+func Main() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("set not dumpable: %w", err)
+	}
+	if os.Getuid() == 0 || os.Getgid() == 0 {
+		if !rootMayServe() {
+			return errors.New("a host process never runs as uid or gid 0")
+		}
+	}
+	in := os.NewFile(fdParams, "params")
+	p, err := DecodeParams(in)
+	in.Close()
+	if err != nil {
+		return err
+	}
+	wireFile := os.NewFile(fdWire, "wire")
+	conn, err := net.FileConn(wireFile)
+	wireFile.Close()
+	if err != nil {
+		return fmt.Errorf("wire: %w", err)
+	}
+	termL, err := listener(fdTerm, "terminal socket")
+	if err != nil {
+		return err
+	}
+	ctlL, err := listener(fdCtl, "ctl socket")
+	if err != nil {
+		return err
+	}
+	// The lock is only held; a descriptor that nobody closes is enough.
+	unix.CloseOnExec(fdLock)
+
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
+	newAgent(p, logger(p), conn).run(termL, ctlL, signals)
+	return nil
+}
+
+// rootMayServe is true only where uid 0 is not the host's: in a user namespace
+// that maps another user to it.
+func rootMayServe() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	var inside, outside, n uint32
+	if err != nil {
+		return false
+	}
+	fmt.Sscan(string(b), &inside, &outside, &n)
+	return outside != 0
+}
+
+func listener(fd uintptr, what string) (*net.UnixListener, error) {
+	file := os.NewFile(fd, what)
+	defer file.Close()
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("%s: not a unix socket", what)
+	}
+	u.SetUnlinkOnClose(false) // the path is the daemon's
+	return u, nil
+}
+
+// logger writes JSON lines to stderr, which the daemon has pointed at the
+// agent's diagnostics.
+func logger(p *Params) *zap.Logger {
+	enc := zap.NewProductionEncoderConfig()
+	enc.TimeKey, enc.EncodeTime = "ts", zapcore.RFC3339NanoTimeEncoder
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(os.Stderr), zapcore.InfoLevel)
+	return zap.New(core).With(zap.String("agent", p.Key), zap.String("session", p.Session), zap.Int("pid", os.Getpid()))
+}
