@@ -31,10 +31,7 @@ func Parse(b []byte) (*Set, error) {
 // Prefix judges the beginning of a policy that is still being written: nil
 // unless no policy begins so (spec section 4.2).
 func Prefix(b []byte) error {
-	words := text.Lines(b, func(n int, s string) error {
-		_, _, err := parseLine(n, s)
-		return err
-	}, linePrefix)
+	words := text.Lines(b, CheckLine, LinePrefix)
 	return text.First(text.Prefix(b, text.Tab), words)
 }
 
@@ -69,7 +66,7 @@ func parseLine(n int, s string) (r Rule, skip bool, err error) {
 	if s == "" || s[0] == '#' {
 		return Rule{}, true, nil
 	}
-	if err := linePrefix(n, s); err != nil {
+	if err := LinePrefix(n, s); err != nil {
 		return Rule{}, false, err
 	}
 	if blank(s[len(s)-1]) {
@@ -88,9 +85,16 @@ func parseLine(n int, s string) (r Rule, skip bool, err error) {
 	return Rule{Subject: w[1].s, Class: Class(class), Name: name, Perm: Permission(w[3].s), Line: n}, false, nil
 }
 
-// linePrefix judges an unfinished line: every word that a blank ends, and the
-// beginning of the last one.
-func linePrefix(n int, s string) error {
+// CheckLine judges one finished line, number n, without its LF and apart from its
+// characters, which package text judges.
+func CheckLine(n int, s string) error {
+	_, _, err := parseLine(n, s)
+	return err
+}
+
+// LinePrefix judges the beginning of a line likewise: every word that a blank
+// ends, and what there is of the last one.
+func LinePrefix(n int, s string) error {
 	if s == "" || s[0] == '#' {
 		return nil
 	}

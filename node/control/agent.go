@@ -224,7 +224,7 @@ var Agent = newSet(
 		Bad:  bad("a\r\n", "a\x00\n", "\ufeffa\n", "\xc3"),
 	},
 	&Entry{
-		Name: "policy", Format: policyFormat{}, Mode: 0o644, Grants: true, Applies: NextCall,
+		Name: "policy", Format: policyFormat, Mode: 0o644, Grants: true, Applies: NextCall,
 		Default: empty,
 		Doc:     "what the agent's type may do: allow SUBJECT CLASS:NAME PERMISSION",
 		Long: "One rule a line, blanks between the four words, none before or after; blank lines and lines that begin with # are " +

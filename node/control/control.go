@@ -122,11 +122,8 @@ func (e *Entry) Judge(text []byte) error { return e.judge(e.Format, text) }
 func (e *Entry) JudgeFor(o Object, text []byte) error { return e.judge(e.formatFor(o), text) }
 
 func (e *Entry) judge(f Format, text []byte) error {
-	if e.Kind != Durable || f == nil {
-		return fault.Newf(fault.Perm, "%s is not written", e.Name)
-	}
-	if len(Normalize(text)) > node.MaxText {
-		return fault.Newf(fault.TooBig, "text is over %d bytes", node.MaxText)
+	if err := e.writable(f, text); err != nil {
+		return err
 	}
 	return f.Check(text)
 }
@@ -141,13 +138,29 @@ func (e *Entry) JudgePrefixFor(o Object, text []byte) error {
 }
 
 func (e *Entry) judgePrefix(f Format, text []byte) error {
+	if err := e.writable(f, text); err != nil {
+		return err
+	}
+	return f.Prefix(text)
+}
+
+// writable judges all but what the text says.
+func (e *Entry) writable(f Format, text []byte) error {
 	if e.Kind != Durable || f == nil {
 		return fault.Newf(fault.Perm, "%s is not written", e.Name)
 	}
-	if len(Normalize(text)) > node.MaxText {
+	if size(text) > node.MaxText {
 		return fault.Newf(fault.TooBig, "text is over %d bytes", node.MaxText)
 	}
-	return f.Prefix(text)
+	return nil
+}
+
+// size is the length of the normalized text.
+func size(text []byte) int {
+	if n := len(text); n > 0 && text[n-1] != '\n' {
+		return n + 1
+	}
+	return len(text)
 }
 
 // formatFor is the entry's format, made for the object where that matters.

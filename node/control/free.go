@@ -30,16 +30,13 @@ var (
 )
 
 // policyFormat is the language of spec section 7.
-type policyFormat struct{}
+var policyFormat = &lineFormat{name: "policy", chars: text.Tab, new: func() judge { return policyJudge{} }}
 
-func (policyFormat) Name() string { return "policy" }
+type policyJudge struct{}
 
-func (policyFormat) Check(b []byte) error {
-	_, err := policy.Parse(b)
-	return err
-}
-
-func (policyFormat) Prefix(b []byte) error { return policy.Prefix(b) }
+func (policyJudge) line(n int, s string) error { return policy.CheckLine(n, s) }
+func (policyJudge) part(n int, s string) error { return policy.LinePrefix(n, s) }
+func (policyJudge) end() error                 { return nil }
 
 func isSpace(r rune) bool { return unicode.IsSpace(r) }
 

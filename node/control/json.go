@@ -32,8 +32,8 @@ func (f *jsonFormat) Check(b []byte) error { return f.judge(b, true) }
 func (f *jsonFormat) Prefix(b []byte) error { return f.judge(b, false) }
 
 func (f *jsonFormat) judge(b []byte, whole bool) error {
-	s := scanner{maxDepth: f.depth, key: f.key}
-	at, why := s.feed(b)
+	s := f.scanner()
+	at, why := s.feed(b, 0)
 	chars := text.Prefix
 	if whole {
 		chars = text.Check
@@ -41,16 +41,24 @@ func (f *jsonFormat) judge(b []byte, whole bool) error {
 			at, why = len(b), "the text ends inside the object: "+expected[s.state]
 		}
 	}
-	if why == "" && s.state == sEnd && f.object != nil {
-		if why = f.object(b); why != "" {
-			at = bytes.IndexByte(b, '{')
-		}
+	if why == "" {
+		at, why = f.whole(s, b)
 	}
 	var err error
 	if why != "" {
 		err = placed(b, at, why)
 	}
 	return text.First(chars(b, text.Tab), err)
+}
+
+func (f *jsonFormat) scanner() *scanner { return &scanner{maxDepth: f.depth, key: f.key} }
+
+// whole judges the object, if it is closed.
+func (f *jsonFormat) whole(s *scanner, b []byte) (at int, why string) {
+	if s.state != sEnd || f.object == nil {
+		return 0, ""
+	}
+	return bytes.IndexByte(b, '{'), f.object(b)
 }
 
 // placed is the error at byte i of b.
@@ -121,10 +129,10 @@ var expected = [...]string{
 	sEnd:        "nothing may follow the object",
 }
 
-// feed reads all of b; a reason comes with the index of the byte that cannot
-// stand there.
-func (s *scanner) feed(b []byte) (int, string) {
-	for i := 0; i < len(b); i++ {
+// feed reads b from the byte where the last call ended; a reason comes with the
+// index of the byte that cannot stand there.
+func (s *scanner) feed(b []byte, from int) (int, string) {
+	for i := from; i < len(b); i++ {
 		if why := s.step(b, i); why != "" {
 			return i, why
 		}

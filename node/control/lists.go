@@ -2,6 +2,7 @@ package control
 
 import (
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -130,42 +131,56 @@ func (j *pathJudge) line(n int, s string) error { return j.dirs(n, s, true) }
 func (j *pathJudge) part(n int, s string) error { return j.dirs(n, s, false) }
 func (j *pathJudge) end() error                 { return nil }
 
+// dirs judges the directories of a line; what it finds counts for later lines
+// only when the line is finished.
 func (j *pathJudge) dirs(n int, s string, whole bool) error {
 	col := 1
+	var found []string
 	parts := strings.Split(s, ":")
 	for i, p := range parts {
 		done := whole || i < len(parts)-1
-		if err := j.dir(n, col, p, done); err != nil {
-			return err
+		if at, why := badDir(p, done); why != "" {
+			return fault.Text(n, col+at-1, "%s", why)
+		}
+		if done && p != "" { // empty components are dropped
+			dir := path.Clean(p)
+			if at := j.seen[dir]; at > 0 {
+				return fault.Text(n, col, "repeats a directory of line %d", at)
+			}
+			if slices.Contains(found, dir) {
+				return fault.Text(n, col, "repeats a directory of the same line")
+			}
+			found = append(found, dir)
 		}
 		col += len(p) + 1
+	}
+	if whole {
+		j.keep(n, found)
 	}
 	return nil
 }
 
-func (j *pathJudge) dir(n, col int, p string, done bool) error {
-	if p == "" {
-		return nil // empty components are dropped
-	}
-	if at, why := absPath(p, done, false); why != "" {
-		return fault.Text(n, col+at-1, "%s", why)
-	}
-	if !done {
-		return nil
-	}
-	if t := strings.TrimSpace(p); t != p {
-		return fault.Text(n, col+len(t), "blank after the directory")
-	}
-	p = path.Clean(p)
-	if at := j.seen[p]; at > 0 {
-		return fault.Text(n, col, "repeats a directory of line %d", at)
-	}
+func (j *pathJudge) keep(n int, dirs []string) {
 	if j.seen == nil {
 		j.seen = map[string]int{}
 	}
-	j.seen[p] = n
-	j.out = append(j.out, p)
-	return nil
+	for _, d := range dirs {
+		j.seen[d] = n
+	}
+	j.out = append(j.out, dirs...)
+}
+
+func badDir(p string, done bool) (int, string) {
+	if p == "" {
+		return 0, ""
+	}
+	if at, why := absPath(p, done, false); why != "" {
+		return at, why
+	}
+	if t := strings.TrimSpace(p); done && t != p {
+		return len(t) + 1, "blank after the directory"
+	}
+	return 0, ""
 }
 
 // wordsJudge: one word a line, no repeats; with comments also blank lines and

@@ -94,7 +94,7 @@ var Model = newSet(
 		Bad:     bad("", "yes\n"),
 	},
 	&Entry{
-		Name: "policy", Format: policyFormat{}, Mode: 0o644, Grants: true, Applies: NextCall,
+		Name: "policy", Format: policyFormat, Mode: 0o644, Grants: true, Applies: NextCall,
 		Default: empty,
 		Doc:     "which agent types may use the model",
 		Long:    "`allow TYPE model:NAME use` for each. Missing: agents of the owner only; invalid: nobody.",

@@ -179,6 +179,9 @@ func options(s string, done bool) (int, string) {
 		return 0, ""
 	}
 	words := strings.Split(s, ",")
+	if words[0] == "-" {
+		return 1, "- stands alone"
+	}
 	var taken []string
 	col := 1
 	for i, w := range words {
@@ -212,7 +215,7 @@ func option(w string, taken []string, done bool) string {
 		}
 	}
 	switch {
-	case w == "-" && len(taken) > 0 || len(taken) == 1 && taken[0] == "-":
+	case w == "-":
 		why = "- stands alone"
 	case w == "" && done:
 		why = "option is missing"

@@ -130,6 +130,7 @@ var generators = map[string]func(t *rapid.T) []byte{
 		return b
 	},
 	"agent/meta.json":  func(t *rapid.T) []byte { return genJSON(t, 3) },
+	"agent/policy":     genPolicy,
 	"agent/system.md":  func(t *rapid.T) []byte { return genFree(t, text.Tab|text.Loose) },
 	"tool/description": func(t *rapid.T) []byte { return genFree(t, text.Tab) },
 	"agent/approval": func(t *rapid.T) []byte {
@@ -202,6 +203,20 @@ func genMount(t *rapid.T) []byte {
 		t.Fatalf("%q reads as %+v, %v", b, got, err)
 	}
 	return b
+}
+
+func genPolicy(t *rapid.T) []byte {
+	gap := rapid.SampledFrom([]string{" ", "\t", "  "})
+	var all []string
+	for i := rapid.IntRange(0, 5).Draw(t, "rules"); i > 0; i-- {
+		all = append(all, rapid.SampledFrom([]string{"", "# é", "allow"}).Draw(t, "line"))
+		if last := &all[len(all)-1]; *last == "allow" {
+			object := rapid.SampledFrom([]string{"tool:%s execute", "model:p/%s use", "model:%s use", "session:%s resume", "agent:%s start", "shared:%s write"})
+			words := strings.Fields(fmt.Sprintf(object.Draw(t, "object"), drawName.Draw(t, "name")))
+			*last += gap.Draw(t, "gap") + drawName.Draw(t, "subject") + gap.Draw(t, "gap") + words[0] + gap.Draw(t, "gap") + words[1]
+		}
+	}
+	return lines(t, all, false)
 }
 
 func genFree(t *rapid.T, c text.Chars) []byte {
@@ -339,13 +354,13 @@ func completable(e *Entry, b []byte, tails [][]byte) bool {
 // finish closes what is open in b.
 func finish(f *jsonFormat, b []byte) ([]byte, bool) {
 	s := scanner{maxDepth: f.depth}
-	if _, why := s.feed(b); why != "" {
+	if _, why := s.feed(b, 0); why != "" {
 		return nil, false
 	}
 	var tail []byte
 	add := func(t string) {
 		tail = append(tail, t...)
-		if _, why := s.feed([]byte(t)); why != "" {
+		if _, why := s.feed([]byte(t), 0); why != "" {
 			panic("finish: " + why)
 		}
 	}
@@ -397,7 +412,7 @@ func agree(t fataler, b []byte) {
 		t.Fatalf("%q: Check says %v, encoding/json %v", b, err, good)
 	}
 	s := scanner{maxDepth: maxJSONDepth}
-	if _, why := s.feed(b); why == "" {
+	if _, why := s.feed(b, 0); why == "" {
 		tail, ok := finish(objectFormat, b)
 		if !ok || !json.Valid(slices.Concat(b, tail)) {
 			t.Fatalf("%q is taken, but with %q it is no JSON", b, tail)

@@ -43,7 +43,7 @@ var Tool = newSet(
 		Bad:     bad("\n", "a b\n", "a\na\n", "a\n\nb\n", " a\n", "a\r\n"),
 	},
 	&Entry{
-		Name: "policy", Format: policyFormat{}, Mode: 0o644, Grants: true, Applies: NextCall,
+		Name: "policy", Format: policyFormat, Mode: 0o644, Grants: true, Applies: NextCall,
 		Default: empty,
 		Doc:     "which agent types may execute the tool",
 		Long:    "`allow TYPE tool:NAME execute` for each; the agent's own policy must say the same. Empty or invalid: nobody.",

@@ -33,18 +33,22 @@ const (
 // Check judges the characters of a whole text: UTF-8 without a byte order mark,
 // no control bytes but LF (and TAB with Tab), no C1 and bidi controls (save with
 // Loose). The error is a fault.Error of kind Invalid with line and column.
-func Check(b []byte, c Chars) error { return check(b, c, true) }
+func Check(b []byte, c Chars) error { return check(b, 0, 1, c, true) }
 
 // Prefix judges the beginning of a text: nil unless no text that begins so can
 // pass Check.
-func Prefix(b []byte, c Chars) error { return check(b, c, false) }
+func Prefix(b []byte, c Chars) error { return check(b, 0, 1, c, false) }
 
-func check(b []byte, c Chars, whole bool) error {
-	if len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
+// PrefixFrom is Prefix for a text whose bytes before from, the start of the given
+// line, are known to be good.
+func PrefixFrom(b []byte, from, line int, c Chars) error { return check(b, from, line, c, false) }
+
+func check(b []byte, from, line int, c Chars, whole bool) error {
+	if from == 0 && len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
 		return fault.Text(1, 1, "byte order mark")
 	}
-	line, start := 1, 0
-	for i := 0; i < len(b); {
+	start := from
+	for i := from; i < len(b); {
 		ch := b[i]
 		if ch >= ' ' && ch < 0x7F {
 			i++
@@ -109,7 +113,12 @@ func refusedRune(r rune) string {
 // Lines calls line for every line that a LF ends, numbered from 1, and then, if
 // the text does not end in one, last for the rest. The first error ends it.
 func Lines(b []byte, line, last func(n int, s string) error) error {
-	for n := 1; len(b) > 0; n++ {
+	return LinesFrom(b, 1, line, last)
+}
+
+// LinesFrom is Lines for a rest whose first line has number n.
+func LinesFrom(b []byte, n int, line, last func(n int, s string) error) error {
+	for ; len(b) > 0; n++ {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			return last(n, string(b))
