@@ -1,0 +1,183 @@
+package ordinary
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"cortexfs/node/fault"
+	"cortexfs/node/vnode"
+)
+
+// maxGroups is NGROUPS_MAX.
+const maxGroups = 1 << 16
+
+// checkPrivilege makes sure that taking another fsuid really takes root's powers
+// over files away, as capabilities(7) says it does unless a securebit is set.
+func (f *FS) checkPrivilege() error {
+	if os.Geteuid() != 0 {
+		return fault.Newf(fault.Perm, "ordinary files: not root")
+	}
+	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	if err != nil {
+		return fault.FromOS("read securebits", "", err)
+	}
+	const noSetuidFixup = 1 << 2
+	if bits&noSetuidFixup != 0 {
+		return fault.Newf(fault.Unavailable, "ordinary files: the securebit no_setuid_fixup is set, users' requests would keep root's capabilities")
+	}
+	groups, err := os.Getgroups()
+	if err != nil {
+		return fault.FromOS("getgroups", "", err)
+	}
+	for _, g := range groups {
+		f.groups = append(f.groups, uint32(g))
+	}
+	return nil
+}
+
+// as runs fn with the rights of r's caller on one thread, and puts the thread
+// back. fn must not start goroutines or block for long. r nil, or no root: fn
+// runs as the daemon.
+func (f *FS) as(r *vnode.Req, fn func() error) error {
+	if !f.asRoot || r == nil {
+		return fn()
+	}
+	groups, err := callerGroups(r)
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if r.UID != 0 { // root's groups add nothing to root
+		if err := setgroups(groups); err != nil {
+			return fault.FromOS("setgroups", "", err)
+		}
+		defer f.restoreGroups()
+	}
+	defer restoreIDs()
+	if setfs(unix.SYS_SETFSGID, r.GID) != r.GID || setfs(unix.SYS_SETFSUID, r.UID) != r.UID {
+		return fault.Newf(fault.Access, "cannot act as uid %d gid %d", r.UID, r.GID)
+	}
+	return fn()
+}
+
+// asUID is as with the uid alone, for what needs no group: a write through a
+// descriptor that is already open, which as root would leave setuid bits alive.
+func (f *FS) asUID(uid uint32, fn func() error) error {
+	if !f.asRoot || uid == 0 {
+		return fn()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer restoreIDs()
+	if setfs(unix.SYS_SETFSUID, uid) != uid {
+		return fault.Newf(fault.Access, "cannot act as uid %d", uid)
+	}
+	return fn()
+}
+
+// setfs is setfsuid(2) or setfsgid(2) on this thread, and what it is now: the
+// call itself tells the old id only, and no error.
+func setfs(call uintptr, id uint32) uint32 {
+	_, _, _ = unix.RawSyscall(call, uintptr(id), 0, 0)
+	now, _, _ := unix.RawSyscall(call, uintptr(^uint32(0)), 0, 0)
+	return uint32(now)
+}
+
+// restoreIDs cannot fail for root. If it does, this thread must never run
+// anything again, and the process with it.
+func restoreIDs() {
+	if setfs(unix.SYS_SETFSUID, 0) != 0 || setfs(unix.SYS_SETFSGID, uint32(os.Getegid())) != uint32(os.Getegid()) {
+		panic("ordinary: a thread kept a user's ids")
+	}
+}
+
+// restoreGroups retries: the one error is a kernel short of memory, and groups
+// without the uid give a root thread nothing.
+func (f *FS) restoreGroups() {
+	for range 100 {
+		if setgroups(f.groups) == nil {
+			return
+		}
+	}
+	f.say("ordinary files: a thread keeps groups of a user until its next request")
+}
+
+// setgroups is the system call on this thread alone; the one of package syscall
+// changes all threads.
+func setgroups(groups []uint32) error {
+	var p unsafe.Pointer
+	if len(groups) > 0 {
+		p = unsafe.Pointer(&groups[0])
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(p), 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// callerGroups reads the supplementary groups of the requesting thread while its
+// request is pending. A thread that is not seen from here (or whose fsuid is not
+// the request's, so that it must be another) has none: fewer rights, never more.
+func callerGroups(r *vnode.Req) ([]uint32, error) {
+	if r.TID == 0 || r.UID == 0 {
+		return nil, nil
+	}
+	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(r.TID), 10) + "/status")
+	// The number belongs to the caller only as long as the caller waits.
+	if r.Ctx != nil && r.Ctx.Err() != nil {
+		return nil, fault.E("read groups", "", fault.Interrupted, r.Ctx.Err())
+	}
+	if err != nil {
+		return nil, nil
+	}
+	groups, fsuid, err := parseStatus(text)
+	if err != nil {
+		return nil, fault.E("read groups", "", fault.IO, err)
+	}
+	if fsuid != r.UID {
+		return nil, nil
+	}
+	return groups, nil
+}
+
+// parseStatus takes the Groups line and the fourth number of the Uid line from
+// /proc/PID/status (proc_pid_status(5)).
+func parseStatus(text []byte) (groups []uint32, fsuid uint32, err error) {
+	uids, err := statusLine(text, "Uid:")
+	if err != nil || len(uids) != 4 {
+		return nil, 0, fmt.Errorf("no Uid line: %w", err)
+	}
+	groups, err = statusLine(text, "Groups:")
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(groups) > maxGroups {
+		return nil, 0, fmt.Errorf("%d groups", len(groups))
+	}
+	return groups, uids[3], nil
+}
+
+func statusLine(text []byte, key string) ([]uint32, error) {
+	_, rest, found := bytes.Cut(text, []byte("\n"+key))
+	if !found {
+		return nil, fmt.Errorf("no %s line", key)
+	}
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	var out []uint32
+	for _, f := range strings.Fields(string(line)) {
+		n, err := strconv.ParseUint(f, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, uint32(n))
+	}
+	return out, nil
+}
