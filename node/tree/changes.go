@@ -1,0 +1,165 @@
+package tree
+
+import (
+	"strings"
+
+	"cortexfs/node/agent"
+	"cortexfs/node/tool"
+)
+
+// What a change means for others. The decisions themselves need none of this:
+// they are made from the published snapshots at each lookup and open. Here the
+// kernels are told what to forget.
+
+// agentChanged is called after a commit in an agent's directory.
+func (t *Tree) agentChanged(k agent.Key) {
+	t.mu.Lock()
+	var mine []*agentView
+	for id, v := range t.views {
+		if id.own && id.obj.Key() == k {
+			mine = append(mine, v)
+		}
+	}
+	t.mu.Unlock()
+	for _, v := range mine {
+		v.refresh()
+	}
+}
+
+// toolChanged is called after an executable or a control of a tool changed.
+func (t *Tree) toolChanged(tier, name string) {
+	all := t.notifiers.Load()
+	if all == nil {
+		return
+	}
+	for _, x := range *all {
+		if x.view != nil {
+			x.view.toolChanged(x.n, tier, name)
+		}
+	}
+}
+
+// StoreChanged is for the store's watcher: something below object/dir was changed
+// by somebody else and is published already.
+func (t *Tree) StoreChanged(dir string) {
+	t.mu.Lock()
+	d, x := t.dirs[dir], t.execs[dir]
+	t.mu.Unlock()
+	if d != nil {
+		t.reread(d)
+	}
+	if x != nil {
+		x.reread()
+	}
+	if k, ok := agent.ParseKey(dir); ok {
+		a := agentsDir{t: t, home: k.Home, uid: k.UID}
+		t.entryChanged(nil, a, k.Name+".d")
+		t.entryChanged(nil, a, k.Name)
+		t.nodeChanged(nil, a)
+		t.agentChanged(k)
+		return
+	}
+	// A tool's .d, or a tier that is not shown yet.
+	if tier, name := splitObject(dir); tool.IsTier(tier) {
+		t.mu.Lock()
+		x := t.execs[tier]
+		t.mu.Unlock()
+		if x != nil {
+			x.refresh(name + ".d")
+		}
+		t.tools.Changed(tier, name)
+		t.toolChanged(tier, name)
+	}
+}
+
+// splitObject takes "tool/fs.read.d" and what lies in it apart.
+func splitObject(dir string) (tier, name string) {
+	i := strings.Index(dir, ".d")
+	for i >= 0 && i+2 < len(dir) && dir[i+2] != '/' {
+		next := strings.Index(dir[i+2:], ".d")
+		if next < 0 {
+			return "", ""
+		}
+		i += 2 + next
+	}
+	if i < 0 {
+		return "", ""
+	}
+	path := dir[:i]
+	slash := strings.LastIndexByte(path, '/')
+	if slash < 0 {
+		return "", ""
+	}
+	return path[:slash], path[slash+1:]
+}
+
+// reread tells the kernel that a directory's texts are others, or that it is gone.
+func (t *Tree) reread(d *ctlDir) {
+	if d.obj.Gone() {
+		t.dropDir(d.dir)
+		t.nodeChanged(nil, d)
+		return
+	}
+	d.mu.Lock()
+	files := make([]*ctlFile, 0, len(d.files))
+	for _, f := range d.files {
+		files = append(files, f)
+	}
+	d.mu.Unlock()
+	for _, f := range files {
+		t.nodeChanged(nil, f)
+	}
+	t.nodeChanged(nil, d)
+	if d.exec != nil {
+		d.exec.reread()
+	}
+}
+
+// reread compares a directory of executables with the store.
+func (x *execDir) reread() {
+	x.mu.Lock()
+	loaded := x.loaded
+	names := map[string]bool{}
+	for name := range x.slots {
+		names[name] = true
+	}
+	for name := range x.dirs {
+		names[name] = true
+	}
+	x.mu.Unlock()
+	if !loaded {
+		x.t.nodeChanged(nil, x.node)
+		return
+	}
+	entries, err := x.t.st.List(x.dir)
+	if err == nil {
+		for _, e := range entries {
+			names[e.Name] = true
+		}
+	}
+	for name := range names {
+		if x.takes(name) || (x.rules.tier && strings.HasSuffix(name, ".d")) {
+			if x.differs(name) {
+				x.refresh(name)
+			}
+		}
+	}
+}
+
+// differs says whether a name is another file than the mirror has.
+func (x *execDir) differs(name string) bool {
+	if strings.HasSuffix(name, ".d") {
+		return true
+	}
+	info, err := x.t.st.StatFile(x.dir + "/" + name)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.slots[name]
+	switch {
+	case s == nil:
+		return err == nil
+	case s.cur == nil:
+		return false
+	}
+	return err != nil || s.cur.info.Gen != info.Gen || s.attr != info.Attr
+}

@@ -1,0 +1,536 @@
+package tree
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"cortexfs/node"
+	"cortexfs/node/control"
+	"cortexfs/node/fault"
+	"cortexfs/node/store"
+	"cortexfs/node/vnode"
+)
+
+// Sizes of executables (spec section 5): exec and tools as the store takes them,
+// hooks 1 MiB.
+const (
+	maxExec = store.MaxFile
+	maxHook = 1 << 20
+)
+
+// execRules say what a directory of executables is.
+type execRules struct {
+	only string // the one name that it holds (exec of an agent); "": any
+	tier bool   // a tool tier: NAME.d beside NAME, the catalog is told
+	max  int64
+	mode uint32 // fixed mode of the files; 0: chmod works
+	kind string // of user.cortexfs.kind
+	dir  uint32 // mode of the directory
+}
+
+// execDir is a directory of executables: tool/, hooks/pre.d, or the one name exec
+// of a `.d`. Its files are ordinary to who may write the directory: create,
+// write, chmod, rename, unlink. What is written is a draft in the store until the
+// last writer is done (slot); names that are no object names are the temporary
+// names of editors and installers and are never in force.
+type execDir struct {
+	noACL
+	t     *Tree
+	dir   string // in the store
+	rules execRules
+	owner func() (uid, gid uint32)
+	node  vnode.Node // the directory node that shows the entries
+
+	mu     sync.Mutex // protects the fields below and what slot says
+	loaded bool
+	slots  map[string]*slot
+	dirs   map[string]bool // NAME.d, of a tier
+	mod    time.Time
+}
+
+func (*execDir) InMemory() {}
+
+func newExecDir(t *Tree, dir string, rules execRules, owner func() (uint32, uint32)) *execDir {
+	x := &execDir{t: t, dir: dir, rules: rules, owner: owner, slots: map[string]*slot{}, dirs: map[string]bool{}, mod: t.born}
+	x.node = x
+	return x
+}
+
+// tier finds or makes the canonical directory of a tool tier.
+func (t *Tree) tier(dir string, owner func() (uint32, uint32)) *execDir {
+	return t.execDir(dir, execRules{tier: true, max: maxExec, kind: "tool.exec", dir: 0o755}, owner)
+}
+
+func (t *Tree) execDir(dir string, rules execRules, owner func() (uint32, uint32)) *execDir {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.execs[dir]
+	if x == nil {
+		x = newExecDir(t, dir, rules, owner)
+		t.execs[dir] = x
+	}
+	return x
+}
+
+// load reads the directory once; afterwards the store's watcher and our own
+// changes keep it.
+func (x *execDir) load() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.loaded {
+		return
+	}
+	x.loaded = true
+	names, err := x.t.st.List(x.dir)
+	if err != nil {
+		if !fault.Is(err, fault.NotExist) {
+			x.loaded = false
+			x.t.log("read " + x.dir + ": " + err.Error())
+		}
+		return
+	}
+	for _, e := range names {
+		switch {
+		case e.Type.IsDir() && x.rules.tier && strings.HasSuffix(e.Name, ".d"):
+			x.dirs[e.Name] = true
+		case e.Type.IsRegular() && x.takes(e.Name):
+			if info, err := x.t.st.StatFile(x.dir + "/" + e.Name); err == nil {
+				x.slots[e.Name] = x.committed(e.Name, info)
+			}
+		}
+	}
+}
+
+// takes says whether a name may be in force here.
+func (x *execDir) takes(name string) bool {
+	if x.rules.only != "" {
+		return name == x.rules.only
+	}
+	return node.IsName(name)
+}
+
+// committed makes the slot of a file in force.
+func (x *execDir) committed(name string, info store.FileInfo) *slot {
+	s := &slot{x: x, name: name, attr: info.Attr}
+	s.cur = &execFile{s: s, info: info}
+	return s
+}
+
+// slot is the slot of a name, or nil.
+func (x *execDir) slot(name string) *slot {
+	x.load()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.slots[name]
+}
+
+func (x *execDir) has(name string) bool { return x.slot(name) != nil }
+
+// refresh reads one name again from the store; for what changed behind us.
+func (x *execDir) refresh(name string) {
+	x.load()
+	if strings.HasSuffix(name, ".d") {
+		_, err := x.t.st.Object(x.dir + "/" + name)
+		x.mu.Lock()
+		if x.rules.tier {
+			if err == nil {
+				x.dirs[name] = true
+			} else {
+				delete(x.dirs, name)
+			}
+		}
+		x.mu.Unlock()
+		x.told(name)
+		return
+	}
+	info, err := x.t.st.StatFile(x.dir + "/" + name)
+	x.mu.Lock()
+	s := x.slots[name]
+	switch {
+	case err != nil && s != nil && s.cur != nil:
+		delete(x.slots, name)
+		s.gone = true
+	case err == nil && s == nil:
+		x.slots[name] = x.committed(name, info)
+	case err == nil && (s.cur == nil || s.cur.info.Gen != info.Gen):
+		s.cur = &execFile{s: s, info: info}
+		s.attr = info.Attr
+	case err == nil:
+		s.attr = info.Attr
+	}
+	x.mu.Unlock()
+	x.told(name)
+}
+
+// told tells servers and the catalog that a name is another file now, or none.
+func (x *execDir) told(name string) {
+	x.mu.Lock()
+	x.mod = time.Now()
+	x.mu.Unlock()
+	x.t.entryChanged(nil, x.node, name)
+	x.t.nodeChanged(nil, x.node)
+	if x.rules.tier && node.IsName(name) {
+		x.t.tools.Changed(x.dir, name)
+		x.t.toolChanged(x.dir, name)
+	}
+}
+
+// writer decides whether the caller may change files here.
+func (x *execDir) writer(r *vnode.Req) error {
+	if err := x.t.foreign(r); err != nil {
+		return err
+	}
+	uid, _ := x.owner()
+	if r.UID != uid && !x.t.isRoot(r.UID) {
+		return fault.Newf(fault.Access, "only uid %d and root write here", uid)
+	}
+	return nil
+}
+
+// Attr of the directory.
+func (x *execDir) Attr(*vnode.Req) (vnode.Attr, error) {
+	uid, gid := x.owner()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return dirAttr("/"+x.dir, x.rules.dir, uid, gid, x.mod), nil
+}
+
+// Lookup finds an executable, or NAME.d in a tier.
+func (x *execDir) Lookup(_ *vnode.Req, name string) (vnode.Entry, error) {
+	if s := x.slot(name); s != nil {
+		return s.entry(), nil
+	}
+	if x.rules.tier && strings.HasSuffix(name, ".d") {
+		return x.lookupObject(name)
+	}
+	if err := checkLen(name); err != nil {
+		return vnode.Entry{}, err
+	}
+	return vnode.Entry{}, notExist(name)
+}
+
+func (x *execDir) lookupObject(name string) (vnode.Entry, error) {
+	x.mu.Lock()
+	there := x.dirs[name]
+	x.mu.Unlock()
+	if !there {
+		return vnode.Entry{}, notExist(name)
+	}
+	d, err := x.t.toolObject(x, strings.TrimSuffix(name, ".d"))
+	if err != nil {
+		return vnode.Entry{}, err
+	}
+	return vnode.Entry{Node: d, Valid: dirValid}, nil
+}
+
+// toolObject is the `.d` of a tool in a tier.
+func (t *Tree) toolObject(x *execDir, name string) (*ctlDir, error) {
+	dir := x.dir + "/" + name + ".d"
+	return t.object(dir, func(obj *store.Object) *ctlDir {
+		d := newCtlDir(t, toolObject, dir, name, control.Tool, obj)
+		d.sub = &plainSubject{t: t, dir: dir, name: name, set: control.Tool, ids: x.owner, obj: obj,
+			onChg: func() {
+				t.tools.Changed(x.dir, name)
+				t.toolChanged(x.dir, name)
+			}}
+		return d
+	})
+}
+
+// ReadDir lists everything, temporary names included: these are ordinary files.
+func (x *execDir) ReadDir(*vnode.Req) ([]vnode.Dirent, error) {
+	x.load()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make([]vnode.Dirent, 0, len(x.slots)+len(x.dirs))
+	for name, s := range x.slots {
+		out = append(out, vnode.Dirent{Name: name, Ino: s.inoLocked(), Type: vnode.Regular})
+	}
+	for name := range x.dirs {
+		out = append(out, vnode.Dirent{Name: name, Ino: inoOf("/" + x.dir + "/" + name), Type: vnode.Directory})
+	}
+	slices.SortFunc(out, func(a, b vnode.Dirent) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// temporary is the rule for names that cannot be in force: those of editors and
+// installers, made exclusively or from the name of a file that is here.
+func (x *execDir) temporary(name string, exclusive bool) error {
+	if x.rules.only != "" || strings.HasSuffix(name, ".d") || strings.HasSuffix(name, ".sock") || len(name) > 255 {
+		return node.CheckName(name + "/")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for n := range x.slots {
+		exclusive = exclusive || (node.IsName(n) && strings.Contains(name, n))
+	}
+	if !exclusive {
+		return node.CheckName(name)
+	}
+	return nil
+}
+
+// Create makes a file and opens it. It is not in force before its last writer is
+// done.
+func (x *execDir) Create(r *vnode.Req, name string, flags vnode.OpenFlags, mode uint32) (vnode.Entry, vnode.Handle, vnode.Mode, error) {
+	s, h, err := x.create(r, name, flags, mode)
+	if err != nil {
+		return vnode.Entry{}, nil, vnode.Mode{}, fault.At("create", "/"+x.dir+"/"+name, err)
+	}
+	return s.entry(), h, vnode.Mode{Direct: true}, nil
+}
+
+func (x *execDir) create(r *vnode.Req, name string, flags vnode.OpenFlags, mode uint32) (*slot, vnode.Handle, error) {
+	if err := x.writer(r); err != nil {
+		return nil, nil, err
+	}
+	s := x.slot(name)
+	switch {
+	case s != nil && flags&syscall.O_EXCL != 0:
+		return nil, nil, fault.Newf(fault.Exist, "%s is there", errName(name))
+	case s == nil:
+		made, err := x.add(r, name, flags&syscall.O_EXCL != 0, mode)
+		if err != nil {
+			return nil, nil, err
+		}
+		s = made
+	}
+	h, err := s.open(r, flags)
+	return s, h, err
+}
+
+// add makes an empty slot.
+func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*slot, error) {
+	if !x.takes(name) {
+		if err := x.temporary(name, exclusive); err != nil {
+			return nil, err
+		}
+	}
+	cl, err := x.t.use.claim(r.UID)
+	if err != nil {
+		return nil, err
+	}
+	s := &slot{x: x, name: name, attr: store.FileAttr{UID: r.UID, GID: r.GID, Mode: mode & 0o777}, claim: cl}
+	s.fresh = &newFile{s: s, ino: inoOf("/"+x.dir+"/"+name) ^ uint64(time.Now().UnixNano())}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.slots[name] != nil {
+		cl.drop()
+		return nil, fault.Newf(fault.Exist, "%s is there", errName(name))
+	}
+	x.slots[name] = s
+	return s, nil
+}
+
+// Mknod makes a regular file only.
+func (x *execDir) Mknod(r *vnode.Req, name string, typ vnode.Type, mode uint32) (vnode.Entry, error) {
+	if typ != vnode.Regular {
+		return vnode.Entry{}, fault.At("mknod", "/"+x.dir+"/"+name, perm("only regular files are executables"))
+	}
+	ent, h, _, err := x.Create(r, name, syscall.O_EXCL|syscall.O_RDWR, mode)
+	if err != nil {
+		return vnode.Entry{}, err
+	}
+	h.Release(r)
+	return ent, nil
+}
+
+// Mkdir is refused: NAME.d appears by itself.
+func (x *execDir) Mkdir(_ *vnode.Req, name string, _ uint32) (vnode.Entry, error) {
+	return vnode.Entry{}, fault.At("mkdir", "/"+x.dir+"/"+name, perm("NAME.d appears with its executable"))
+}
+
+// Symlink is refused: a symlink is never a hit.
+func (x *execDir) Symlink(_ *vnode.Req, name, _ string) (vnode.Entry, error) {
+	return vnode.Entry{}, fault.At("symlink", "/"+x.dir+"/"+name, perm("an executable is no symlink"))
+}
+
+// Link is refused; across directories as another device.
+func (x *execDir) Link(_ *vnode.Req, old vnode.Node, name string) (vnode.Entry, error) {
+	k := fault.CrossDevice
+	if f, ok := old.(*execFile); ok && f.s.x == x {
+		k = fault.Perm
+	}
+	return vnode.Entry{}, fault.At("link", "/"+x.dir+"/"+name, fault.Newf(k, "an executable has one name"))
+}
+
+// Unlink removes a file; its .d with the policy stays for whoever replaces it.
+func (x *execDir) Unlink(r *vnode.Req, name string) error {
+	return fault.At("unlink", "/"+x.dir+"/"+name, x.unlink(r, name))
+}
+
+func (x *execDir) unlink(r *vnode.Req, name string) error {
+	if err := x.writer(r); err != nil {
+		return err
+	}
+	s := x.slot(name)
+	if s == nil {
+		return notExist(name)
+	}
+	if err := s.remove(); err != nil {
+		return err
+	}
+	x.told(name)
+	return nil
+}
+
+// Rmdir removes the controls of a tool that has no executable any more.
+func (x *execDir) Rmdir(r *vnode.Req, name string) error {
+	return fault.At("rmdir", "/"+x.dir+"/"+name, x.rmdir(r, name))
+}
+
+func (x *execDir) rmdir(r *vnode.Req, name string) error {
+	if err := x.writer(r); err != nil {
+		return err
+	}
+	x.load()
+	base := strings.TrimSuffix(name, ".d")
+	x.mu.Lock()
+	there, used := x.dirs[name], x.slots[base] != nil
+	x.mu.Unlock()
+	switch {
+	case !there && x.slot(name) != nil:
+		return fault.Newf(fault.NotDir, "no directory")
+	case !there:
+		return notExist(name)
+	case used:
+		return fault.Newf(fault.Busy, "%s is still there", base)
+	}
+	if err := x.t.st.Remove(x.dir + "/" + name); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	delete(x.dirs, name)
+	x.mu.Unlock()
+	x.t.dropDir(x.dir + "/" + name)
+	x.told(name)
+	x.t.tools.Changed(x.dir, base)
+	return nil
+}
+
+// Rename moves within the directory.
+func (x *execDir) Rename(r *vnode.Req, oldName string, newDir vnode.Node, newName string) error {
+	path := "/" + x.dir + "/" + oldName
+	if to, ok := newDir.(*execDir); !ok || to != x {
+		return fault.At("rename", path, fault.Newf(fault.CrossDevice, "executables do not leave their directory"))
+	}
+	return fault.At("rename", path, x.rename(r, oldName, newName))
+}
+
+func (x *execDir) rename(r *vnode.Req, oldName, newName string) error {
+	if err := x.writer(r); err != nil {
+		return err
+	}
+	s := x.slot(oldName)
+	x.mu.Lock()
+	isDir := x.dirs[oldName] || x.dirs[newName]
+	x.mu.Unlock()
+	switch {
+	case isDir:
+		return perm("the controls of a tool keep their name")
+	case s == nil:
+		return notExist(oldName)
+	case oldName == newName:
+		return nil
+	}
+	if !x.takes(newName) && x.slot(newName) == nil {
+		if err := x.temporary(newName, false); err != nil {
+			return err
+		}
+	}
+	if err := s.move(newName); err != nil {
+		return err
+	}
+	x.told(oldName)
+	x.told(newName)
+	return nil
+}
+
+// FsyncDir has nothing to do: what is in force is durable.
+func (x *execDir) FsyncDir(*vnode.Req) error { return nil }
+
+// Setattr accepts what changes nothing.
+func (x *execDir) Setattr(r *vnode.Req, s vnode.SetAttr) (vnode.Attr, error) {
+	if err := x.writer(r); err != nil {
+		return vnode.Attr{}, fault.At("setattr", "/"+x.dir, err)
+	}
+	uid, gid := x.owner()
+	if (s.UID != nil && *s.UID != uid) || (s.GID != nil && *s.GID != gid) || (s.Mode != nil && *s.Mode&0o777 != x.rules.dir) {
+		return vnode.Attr{}, fault.At("setattr", "/"+x.dir, perm("owner and mode of this directory are fixed"))
+	}
+	return x.Attr(r)
+}
+
+// Getxattr shows the kind.
+func (x *execDir) Getxattr(_ *vnode.Req, name string) ([]byte, error) { return x.xattrs().get(name) }
+
+// Listxattr names them.
+func (x *execDir) Listxattr(*vnode.Req) ([]string, error) { return x.xattrs().list(), nil }
+
+func (x *execDir) xattrs() xattrs {
+	return xattrs{kind: strings.TrimSuffix(x.rules.kind, ".exec") + ".dir", origin: "durable"}
+}
+
+// hooksDir is hooks/ of an object: pre.d and post.d.
+type hooksDir struct {
+	d *ctlDir
+	e *control.Entry
+}
+
+func (hooksDir) InMemory() {}
+
+var phases = [...]string{"post.d", "pre.d"}
+
+func (h hooksDir) path() string { return h.d.path(h.e.Name) }
+
+func (h hooksDir) Attr(*vnode.Req) (vnode.Attr, error) {
+	if h.d.obj.Gone() {
+		return vnode.Attr{}, fault.E("stat", h.path(), fault.Stale, nil)
+	}
+	uid, gid := h.d.sub.owner()
+	return dirAttr(h.path(), h.e.Mode, uid, gid, h.d.modTime(h.e.Name)), nil
+}
+
+// phase is the directory of one phase.
+func (h hooksDir) phase(name string) *execDir {
+	dir := h.d.dir + "/" + h.e.Name + "/" + name
+	rules := execRules{max: maxHook, kind: h.d.kind.String() + ".hook", dir: h.e.Mode}
+	return h.d.t.execDir(dir, rules, h.d.sub.owner)
+}
+
+func (h hooksDir) Lookup(r *vnode.Req, name string) (vnode.Entry, error) {
+	if !slices.Contains(phases[:], name) || h.d.obj.Gone() {
+		return vnode.Entry{}, notExist(name)
+	}
+	if !h.d.ownerOrRoot(r) {
+		return vnode.Entry{}, fault.E("lookup", h.path(), fault.Access, nil)
+	}
+	return vnode.Entry{Node: h.phase(name), Valid: dirValid}, nil
+}
+
+func (h hooksDir) ReadDir(r *vnode.Req) ([]vnode.Dirent, error) {
+	var out []vnode.Dirent
+	for _, p := range phases {
+		out = append(out, vnode.Dirent{Name: p, Ino: inoOf("/" + h.d.dir + "/" + h.e.Name + "/" + p), Type: vnode.Directory})
+	}
+	return out, nil
+}
+
+// dropDir forgets the node of a removed object, and the directories in it.
+func (t *Tree) dropDir(dir string) {
+	t.mu.Lock()
+	d := t.dirs[dir]
+	delete(t.dirs, dir)
+	for name := range t.execs {
+		if strings.HasPrefix(name, dir+"/") {
+			delete(t.execs, name)
+		}
+	}
+	t.mu.Unlock()
+	if d != nil {
+		d.forget()
+	}
+}
