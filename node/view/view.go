@@ -247,10 +247,9 @@ func (v *View) Decide(tier, name string) (*tool.Tool, policy.Verdict, bool) {
 // Tools are the tools of the tier that pass rows 3–7 now, sorted by name. The
 // slice is not to be changed.
 func (v *View) Tools(tier string) []*tool.Tool {
-	d := v.derive()
-	l := &listing{cfg: d.cfg, texts: v.vs.agents.Store().TextChanges(), gen: v.vs.tools.Gen(tier)}
+	d, texts, gen := v.derive(), v.vs.agents.Store().TextChanges(), v.vs.tools.Gen(tier)
 	if old, ok := v.lists.Load(tier); ok {
-		if o := old.(*listing); o.cfg == l.cfg && o.texts == l.texts && o.gen == l.gen {
+		if o := old.(*listing); o.cfg == d.cfg && o.texts == texts && o.gen == gen {
 			return o.tools
 		}
 	}
@@ -258,6 +257,7 @@ func (v *View) Tools(tier string) []*tool.Tool {
 	if !ok {
 		return nil
 	}
+	l := &listing{cfg: d.cfg, texts: texts, gen: gen}
 	for _, name := range d.cfg.Policy.Names(d.cfg.Subject, policy.Tool, policy.Execute) {
 		if found, ok := v.vs.tools.Lookup(tier, name); ok && d.allows(t, found) {
 			l.tools = append(l.tools, found)
