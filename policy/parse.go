@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"cortexfs/node"
@@ -221,16 +220,4 @@ func defaultOnly(s string, done bool) (int, string) {
 		return 0, ""
 	}
 	return 1, "the only name is default"
-}
-
-// Merge is the policy of all rules of the given ones, in order; nil ones count
-// as empty.
-func Merge(sets ...*Set) *Set {
-	var rules []Rule
-	for _, s := range sets {
-		if s != nil {
-			rules = append(rules, s.rules...)
-		}
-	}
-	return newSet(slices.Clip(rules))
 }
