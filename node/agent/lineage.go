@@ -18,6 +18,8 @@ const (
 type lineage struct {
 	names    *names
 	texts    uint64
+	configs  []*Config // in the order of names; nil for an agent that went away
+	objects  []*Object
 	parent   map[Key]Key
 	children map[Key][]Key
 	byLabel  map[string][]Key
@@ -26,11 +28,18 @@ type lineage struct {
 }
 
 // loadLineage looks at every agent's Config again when any text of the store has
-// changed; an unchanged agent costs a pointer comparison.
+// changed; where no agent's has, that is all.
 func (t *Table) loadLineage() *lineage {
 	texts, names := t.st.TextChanges(), t.loadNames()
-	if l := t.lineage.Load(); l != nil && l.names == names && l.texts == texts {
-		return l
+	old := t.lineage.Load()
+	if old != nil && old.names == names && old.texts == texts {
+		return old
+	}
+	if old != nil && old.names == names && old.unchanged() {
+		l := *old
+		l.texts = texts
+		t.lineage.Store(&l)
+		return &l
 	}
 	l := &lineage{
 		names: names, texts: texts, parent: map[Key]Key{}, children: map[Key][]Key{}, byLabel: map[string][]Key{},
@@ -39,24 +48,44 @@ func (t *Table) loadLineage() *lineage {
 	for _, k := range names.keys {
 		o, err := t.Lookup(k)
 		if err != nil {
-			continue
+			o = nil
 		}
-		c := o.Config()
-		l.byOwner[c.Owner]++
-		if c.Subject != "" {
-			l.byLabel[c.Subject] = append(l.byLabel[c.Subject], k)
-		}
-		l.ids[c.UID], l.ids[c.GID] = true, true
-		if c.Parent.Agent == "" {
-			continue
-		}
-		if p, ok := t.resolveParent(k, c.Parent.Agent); ok {
-			l.parent[k] = p
-			l.children[p] = append(l.children[p], k)
-		}
+		l.add(t, k, o)
 	}
 	t.lineage.Store(l)
 	return l
+}
+
+// unchanged says whether every agent is the one it was, with the texts it had.
+func (l *lineage) unchanged() bool {
+	for i, o := range l.objects {
+		if o == nil || o.Gone() || o.Config() != l.configs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *lineage) add(t *Table, k Key, o *Object) {
+	l.objects = append(l.objects, o)
+	if o == nil {
+		l.configs = append(l.configs, nil)
+		return
+	}
+	c := o.Config()
+	l.configs = append(l.configs, c)
+	l.byOwner[c.Owner]++
+	if c.Subject != "" {
+		l.byLabel[c.Subject] = append(l.byLabel[c.Subject], k)
+	}
+	l.ids[c.UID], l.ids[c.GID] = true, true
+	if c.Parent.Agent == "" {
+		return
+	}
+	if p, ok := t.resolveParent(k, c.Parent.Agent); ok {
+		l.parent[k] = p
+		l.children[p] = append(l.children[p], k)
+	}
 }
 
 // resolveParent is the agent that a parent text of k means: in k's own home

@@ -1,11 +1,17 @@
 package tool
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"cortexfs/node"
+	"cortexfs/node/beneath"
 	"cortexfs/node/control"
 	"cortexfs/node/fault"
 	"cortexfs/node/store"
@@ -165,10 +171,30 @@ func (c *Catalog) findNamed(tiers []string, subject string, uid uint32) string {
 			if t.Owner() == uid {
 				continue
 			}
-			if slices.Contains(t.Policy().Subjects(), subject) {
+			if slices.Contains(t.peek(subject).Subjects(), subject) {
 				return fmt.Sprintf("%s/%s/policy", node.Root, t.Dir())
 			}
 		}
 	}
 	return ""
+}
+
+// peek is the policy, where it may name subject. One that nobody has asked for
+// yet is read past the store's mirror: to keep ten thousand of them for one
+// question would cost more than to read them again.
+func (t *Tool) peek(subject string) *policy.Set {
+	if p := t.policy.Load(); p != nil && p.obj != nil {
+		return t.Policy()
+	}
+	fd, err := beneath.Open(int(t.st.ObjectRoot().Fd()), t.Dir()+"/policy", unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), t.Dir()+"/policy")
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, node.MaxText+1))
+	if err != nil || !bytes.Contains(text, []byte(subject)) {
+		return nil
+	}
+	return t.Policy()
 }
