@@ -1,0 +1,352 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cortexfs/sandbox/bwrap"
+)
+
+// The ids of the tests. No account has them, and none is needed.
+const (
+	ownerID  = 2001
+	agentID  = 1879048192
+	groupOne = 3001
+	groupTwo = 3002
+)
+
+// TestMain makes the test binary what cortexfs and ctxterm are in the product:
+// the helpers, and the command inside ("probe").
+func TestMain(m *testing.M) {
+	HelperMain()
+	if len(os.Args) > 1 && os.Args[1] == "probe" {
+		os.Exit(probeMain(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// need skips, or fails when CTX_REQUIRE asks for it.
+func need(t *testing.T, word string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if strings.Contains(os.Getenv("CTX_REQUIRE"), word) {
+		t.Fatalf("%s is required: %v", word, err)
+	}
+	t.Skipf("no %s here: %v", word, err)
+}
+
+// world is a scratch host: a runtime directory, a store, an owner's directory.
+type world struct {
+	t        *testing.T
+	root     bool
+	base     string
+	skeleton string
+	home     string // the agent's home in the store
+	work     string // the owner's directory
+	self     string // this binary, where everybody can read it
+	mounts   string // the host's mount table before
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	path, err := bwrap.Locate("")
+	need(t, "bwrap", err)
+	need(t, "bwrap", bwrap.Probe(context.Background(), path, ownerID, ownerID))
+	base, err := os.MkdirTemp("", "sandbox")
+	check(t, err)
+	check(t, os.Chmod(base, 0o755))
+	w := &world{t: t, root: os.Geteuid() == 0, base: base, skeleton: base + "/rt/rootfs", home: base + "/store/home", work: base + "/work", self: base + "/self"}
+	w.mounts = mountTable(t)
+	t.Cleanup(w.clean)
+	for _, dir := range []string{"/rt", "/store", "/store/home", "/work"} {
+		check(t, os.Mkdir(base+dir, 0o755))
+	}
+	if w.root {
+		check(t, os.Chown(w.home, ownerID, ownerID))
+		check(t, os.Chown(w.work, ownerID, ownerID))
+	}
+	exe, err := os.Executable()
+	check(t, err)
+	if exe != w.self {
+		text, err := os.ReadFile(exe)
+		check(t, err)
+		check(t, os.WriteFile(w.self, text, 0o755))
+	}
+	return w
+}
+
+// clean says what a test left behind and removes it.
+func (w *world) clean() {
+	if now := mountTable(w.t); now != w.mounts {
+		w.t.Errorf("the host's mount table changed:\n%s", now)
+	}
+	if err := RemoveSkeleton(w.skeleton); err != nil {
+		w.t.Error(err)
+	}
+	if err := os.RemoveAll(w.base); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func mountTable(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	check(t, err)
+	return string(text)
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spec is a sandbox with a home and a workspace.
+func (w *world) spec() Spec {
+	s := Spec{Agent: "coder", Session: "default", Root: w.root, Iso: IsoShared, Owner: ownerID, UID: ownerID, GID: ownerID,
+		Caller: Account{UID: ownerID, GID: ownerID}, Skeleton: w.skeleton, Term: w.self, Cwd: "/workspace",
+		Env: Environment("coder", "default", ownerID, nil, nil),
+		Rows: []Row{
+			{Line: 2, Kind: Store, Store: "home", Source: "/ctx/home/2001/agent/coder", Target: HomePath, RW: true, Recursive: true, Handover: true, Home: true},
+			{Origin: "workspace", Kind: Host, Source: w.work, Target: "/workspace", RW: true, Recursive: true, Caller: true, Handover: true},
+		}}
+	if !w.root {
+		groups, _ := os.Getgroups()
+		for _, g := range groups {
+			if g != ownerID {
+				s.Groups = append(s.Groups, uint32(g))
+			}
+		}
+	}
+	return s
+}
+
+// agentOfRoot turns a spec into that of root's own agent.
+func agentOfRoot(w *world, s Spec) Spec {
+	s.Iso, s.Owner, s.UID, s.GID = IsoUID, 0, agentID, agentID
+	s.Caller = Account{}
+	for _, dir := range []string{w.home, w.work} {
+		check(w.t, os.Chown(dir, 0, 0))
+	}
+	return s
+}
+
+func (w *world) plan(s Spec) *Plan {
+	w.t.Helper()
+	p, err := s.Plan()
+	check(w.t, err)
+	check(w.t, MakeSkeleton(w.skeleton, p))
+	return p
+}
+
+func (w *world) files() (StartFiles, func()) {
+	home, err := os.OpenFile(w.home, unix.O_PATH|unix.O_DIRECTORY, 0)
+	check(w.t, err)
+	return StartFiles{Store: map[string]*os.File{"home": home}}, func() { home.Close() }
+}
+
+// box is a running sandbox whose command is a probe: it answers lines of JSON.
+type box struct {
+	*Running
+	t    *testing.T
+	plan *Plan
+	in   *os.File
+	out  *json.Decoder
+	raw  *os.File
+}
+
+// start runs the probe server inside and waits for its hello.
+func (w *world) start(s Spec) *box {
+	w.t.Helper()
+	b, err := w.tryStart(s)
+	check(w.t, err)
+	return b
+}
+
+func (w *world) tryStart(s Spec) (*box, error) {
+	w.t.Helper()
+	s.Command = []string{TermPath, "probe", "serve"}
+	p, err := s.Plan()
+	if err != nil {
+		return nil, err
+	}
+	if err := MakeSkeleton(w.skeleton, p); err != nil {
+		return nil, err
+	}
+	return w.run(p)
+}
+
+func (w *world) run(p *Plan) (*box, error) {
+	w.t.Helper()
+	f, done := w.files()
+	defer done()
+	in, inW, err := os.Pipe()
+	check(w.t, err)
+	outR, out, err := os.Pipe()
+	check(w.t, err)
+	f.Stdin, f.Stdout = in, out
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	r, err := Start(ctx, p, f)
+	in.Close()
+	out.Close()
+	if err != nil {
+		inW.Close()
+		outR.Close()
+		return nil, err
+	}
+	b := &box{Running: r, t: w.t, plan: p, in: inW, out: json.NewDecoder(outR), raw: outR}
+	w.t.Cleanup(b.stop)
+	var hello string
+	if err := b.out.Decode(&hello); err != nil {
+		<-r.Done()
+		return b, r.Exit().Err()
+	}
+	return b, nil
+}
+
+func (b *box) stop() {
+	ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+	defer stop()
+	if err := b.Kill(ctx); err != nil {
+		b.t.Error(err)
+	}
+	<-b.Done()
+	b.in.Close()
+	b.raw.Close()
+}
+
+// do runs one probe inside.
+func (b *box) do(words ...string) string {
+	b.t.Helper()
+	text, err := json.Marshal(words)
+	check(b.t, err)
+	_, err = b.in.Write(append(text, '\n'))
+	check(b.t, err)
+	var reply string
+	if err := b.out.Decode(&reply); err != nil {
+		b.t.Fatalf("probe %q: %v", words, err)
+	}
+	return reply
+}
+
+// sh runs a shell line inside and returns its output and "rc N".
+func (b *box) sh(line string) string {
+	b.t.Helper()
+	return b.do("sh", line)
+}
+
+func (b *box) want(what, have, want string) {
+	b.t.Helper()
+	if have != want {
+		b.t.Errorf("%s: %q, want %q", what, have, want)
+	}
+}
+
+// asUser runs the calling test once more in a child that is a plain user: the
+// way a user's daemon would run it.
+func asUser(t *testing.T) (isChild bool) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return true
+	}
+	dir, err := os.MkdirTemp("", "asuser")
+	check(t, err)
+	defer os.RemoveAll(dir)
+	check(t, os.Chmod(dir, 0o777))
+	exe, err := os.Executable()
+	check(t, err)
+	text, err := os.ReadFile(exe)
+	check(t, err)
+	check(t, os.WriteFile(dir+"/test", text, 0o755))
+	cmd := exec.Command(dir+"/test", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v", "-test.count=1")
+	cmd.Env = []string{"TMPDIR=" + dir, "HOME=" + dir, "CTX_REQUIRE=" + os.Getenv("CTX_REQUIRE"), "PATH=/usr/bin:/bin"}
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerID, Gid: ownerID}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("as uid %d: %v\n%s", ownerID, err, out)
+	} else if strings.Contains(string(out), "--- SKIP") {
+		t.Skipf("as uid %d:\n%s", ownerID, out)
+	}
+	return false
+}
+
+// probeMain is what runs inside.
+func probeMain(args []string) int {
+	if len(args) == 1 && args[0] == "serve" {
+		enc, dec := json.NewEncoder(os.Stdout), json.NewDecoder(os.Stdin)
+		enc.Encode("hello")
+		for {
+			var words []string
+			if err := dec.Decode(&words); err != nil {
+				return 0
+			}
+			enc.Encode(probe(words))
+		}
+	}
+	fmt.Println(probe(args))
+	return 0
+}
+
+func probe(words []string) string {
+	switch words[0] {
+	case "sh":
+		cmd := exec.Command("/bin/sh", "-c", words[1])
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return string(out) + err.Error()
+		}
+		return string(out)
+	case "read":
+		text, err := os.ReadFile(words[1])
+		return answerOf(string(text), err)
+	case "write":
+		return answerOf("ok", os.WriteFile(words[1], []byte("x"), 0o644))
+	case "readdir":
+		list, err := os.ReadDir(words[1])
+		var names []string
+		for _, e := range list {
+			names = append(names, e.Name())
+		}
+		return answerOf(strings.Join(names, " "), err)
+	case "call":
+		return rawCall(words[1:])
+	}
+	return "unknown probe"
+}
+
+func answerOf(text string, err error) string {
+	if err == nil {
+		return text
+	}
+	for {
+		var num syscall.Errno
+		if e, ok := err.(interface{ Unwrap() error }); ok {
+			err = e.Unwrap()
+			continue
+		}
+		if e, ok := err.(syscall.Errno); ok {
+			num = e
+			return unix.ErrnoName(num)
+		}
+		return err.Error()
+	}
+}
+
+var _ = filepath.Join
+var _ = io.EOF
