@@ -191,6 +191,9 @@ func (o *Object) change(op, name string, text []byte, put bool, ifGen *uint64) e
 	}
 	err = o.store.reserve.run(func() error { return o.put(dirfd, name, p, text) })
 	o.store.fillSpare()
+	if err == unix.ENOENT { // the directory was removed since it was opened
+		return fault.E(op, p, fault.Stale, err)
+	}
 	return fault.FromOS(op, p, err)
 }
 

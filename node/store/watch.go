@@ -74,7 +74,7 @@ func (s *Store) Watch(fn func(dir string)) error {
 		return fault.E("watch store", s.path, fault.Busy, nil)
 	}
 	var err error
-	if w.fs, err = fsnotify.NewWatcher(); err != nil {
+	if w.fs, err = newWatcher(); err != nil {
 		w.fs = nil
 		w.startPolling(err)
 	}
@@ -106,6 +106,9 @@ func (s *Store) Reload() error {
 		return fault.E("reload", s.path, fault.Unavailable, errors.New("the store is closed"))
 	}
 }
+
+// newWatcher is a variable for the test of a system without inotify.
+var newWatcher = fsnotify.NewWatcher
 
 func (s *Store) loaded() []*Object {
 	s.mu.Lock()
@@ -244,37 +247,39 @@ func (w *watcher) note(e fsnotify.Event, changes map[string]map[string]bool) boo
 	return true
 }
 
-// add watches dir and all below it.
-func (w *watcher) add(dir string) {
+// add watches dir and all below it and returns what was not watched before.
+func (w *watcher) add(dir string) []string {
 	if w.fs == nil || w.watched[dir] {
-		return
+		return nil
 	}
 	if len(w.watched) >= maxWatches {
 		w.startPolling(unix.ENOSPC)
-		return
+		return nil
 	}
 	if err := w.fs.Add(path.Join(w.root, dir)); err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			return // gone again
+			return nil // gone again
 		}
 		w.startPolling(err)
-		return
+		return nil
 	}
 	w.watched[dir] = true
+	added := []string{dir}
 	fd, err := w.store.openDir(dir)
 	if err != nil {
-		return
+		return added
 	}
 	list, err := beneath.ReadDir(fd)
 	unix.Close(fd)
 	if err != nil {
-		return
+		return added
 	}
 	for _, d := range list {
 		if d.Type == unix.DT_DIR && d.Name[0] != '.' {
-			w.add(path.Join(dir, d.Name))
+			added = append(added, w.add(path.Join(dir, d.Name))...)
 		}
 	}
+	return added
 }
 
 // drop forgets the watches at and below dir, which was removed or moved.
@@ -316,10 +321,11 @@ func (w *watcher) look(dir, name string, report map[string]bool) {
 	p := path.Join(dir, name)
 	if w.isDir(p) {
 		if !w.watched[p] {
-			w.add(p)
 			// What was made in it before the watch came is found by looking now.
-			if w.refresh(p) || !w.ours(p) {
-				report[object(p)] = true
+			for _, d := range w.add(p) {
+				if w.refresh(d) || !w.ours(d) {
+					report[object(d)] = true
+				}
 			}
 		}
 	} else {
