@@ -186,6 +186,9 @@ func TestLabelStaysWithItsOwner(t *testing.T) {
 	if owner, _ := w.table.LabelOwner("special_t"); owner != 1001 {
 		t.Errorf("special_t belongs to %d", owner)
 	}
+	if log := strings.Join(readLog(t, third.Log()), ""); !strings.Contains(log, `"type":"policy.subject"`) {
+		t.Errorf("nobody is warned: %s", log)
+	}
 	if f := third.StartFaults(); len(f) != 1 || f[0].Kind != fault.Perm {
 		t.Errorf("an agent with a stranger's label starts: %v", f)
 	}
@@ -261,6 +264,15 @@ func TestAccountsOfTheMoment(t *testing.T) {
 	f := o.StartFaults()
 	if len(f) != 2 || f[0].Kind != fault.Perm || f[1].Line != 2 || !strings.HasSuffix(f[1].Path, "/groups") {
 		t.Errorf("faults %v", f)
+	}
+	// The Config that a start goes by knows today's accounts.
+	late := w.create(System("late"), 2000)
+	if c := late.Config(); c.GID != NoID || len(c.Faults) == 0 {
+		t.Errorf("gid %d, faults %v", c.GID, c.Faults)
+	}
+	users[2000] = []uint32{77}
+	if f, c := late.StartFaults(), late.Config(); len(f) != 0 || len(c.Faults) != 0 || c.GID != 77 {
+		t.Errorf("faults %v and %v, gid %d", f, c.Faults, c.GID)
 	}
 	// Ids that root gave from the pool stand without any account.
 	o = w.create(System("y"), 1000, "iso", "uid", "uid", "1879048500", "gid", "1879048500")
@@ -358,7 +370,8 @@ func TestRemove(t *testing.T) {
 	if again == o || again.Gone() || again.Config().Owner != 1001 {
 		t.Error("the new agent is the old one")
 	}
-	if log := readLog(t, again.Log()); len(log) != 1 {
+	// Created, and a word about the label type of another owner.
+	if log := readLog(t, again.Log()); len(log) != 2 || !strings.Contains(log[0], `"seq":1,`) {
 		t.Errorf("the new agent begins with the log of the old one: %v", log)
 	}
 }
@@ -446,6 +459,20 @@ func TestLists(t *testing.T) {
 	}
 	if got := fmt.Sprint(w.table.List(false, 0)); got != "[agent/a agent/m agent/z]" {
 		t.Errorf("after a foreign create: %s", got)
+	}
+}
+
+func TestStoreInvalid(t *testing.T) {
+	w := newWorld(t, Options{Root: true})
+	o := w.create(System("x"), 1000)
+	w.raw(o, "mount", "/a\t/b\trx\t-\n")
+	w.table.StoreChanged("agent/x.d")
+	w.table.StoreChanged("agent/nobody.d")
+	w.table.StoreChanged("tool/x.d")
+	log := parseLines(t, readLog(t, o.Log()))
+	last := log[len(log)-1]
+	if last.Type != "store.invalid" || last.Object != "mount" || !strings.HasPrefix(last.Reason, "1:") {
+		t.Errorf("%+v", last)
 	}
 }
 

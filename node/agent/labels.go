@@ -96,6 +96,19 @@ func (t *Table) reserveLabel(typ string, owner uint32) error {
 	return t.changeLabels(func(m map[string]uint32) { m[typ] = owner })
 }
 
+// warnSubject tells the log when the agent has a label type that belongs to
+// another uid, which only root can have done: rules that are meant for one are
+// good for the other then.
+func (o *Object) warnSubject() {
+	c := o.Config()
+	if owner, ok := o.t.LabelOwner(c.Subject); ok && c.OwnerOK && owner != c.Owner {
+		o.log.Add(Event{
+			Type: "policy.subject", Object: c.Subject, Status: "warning",
+			Reason: fmt.Sprintf("the label type belongs to uid %d, the agent to uid %d", owner, c.Owner),
+		})
+	}
+}
+
 // changeLabels makes the change durable before it is in force.
 func (t *Table) changeLabels(edit func(map[string]uint32)) error {
 	t.mu.RLock()
