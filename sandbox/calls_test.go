@@ -1,6 +1,16 @@
 package sandbox
 
-import "golang.org/x/sys/unix"
+import (
+	"strconv"
 
-// rawCall makes one system call with numeric arguments.
-func rawCall(words []string) string { return unix.ErrnoName(unix.ENOSYS) }
+	"golang.org/x/sys/unix"
+)
+
+// rawCall makes one system call and tells the errno's name, or the result.
+func rawCall(words []string) string {
+	switch words[0] {
+	case "getpid":
+		return strconv.Itoa(unix.Getpid())
+	}
+	return unix.ErrnoName(unix.ENOSYS)
+}

@@ -27,6 +27,7 @@ type stager struct {
 	stores    map[string]int
 	skeleton  int // detached clone of the skeleton, later the root mount
 	view      int // the view's mount root on the skeleton; -1: none
+	ctx       int // the same on the clone; -1: none
 	maskFile  int
 	maskDir   int
 	sources   []*source
@@ -43,7 +44,7 @@ func Main() int {
 	// exec.
 	runtime.LockOSThread()
 	out := os.NewFile(FDResult, "result")
-	s := &stager{view: -1, skeleton: -1}
+	s := &stager{view: -1, ctx: -1, skeleton: -1}
 	err := s.run(out)
 	var e *StartError
 	if !errors.As(err, &e) {
@@ -222,10 +223,7 @@ func (s *stager) readSkeleton() error {
 	if err := setFlags(s.skeleton, &row, unix.MS_SLAVE); err != nil {
 		return fmt.Errorf("set the flags of the skeleton: %w", err)
 	}
-	own := Row{NoExec: view.NoExec} // always read-only, whatever the line says
-	if err := setFlags(ctx, &own, 0); err != nil {
-		return fmt.Errorf("set the flags of the view: %w", err)
-	}
+	s.ctx = ctx
 	shown := *view
 	shown.RW = false
 	s.result.Table = append(s.result.Table, Effective{Row: shown, Resolved: "the agent's view", NoSuid: true, NoDev: true})

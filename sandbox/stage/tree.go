@@ -308,6 +308,12 @@ func (s *stager) seal() error {
 			}
 		}
 	}
+	if s.ctx >= 0 {
+		own := Row{NoExec: s.result.Table[0].NoExec} // read-only, whatever the line says
+		if err := setFlags(s.ctx, &own, 0); err != nil {
+			return Fail(StepMount, "", 0, fault.IO, "", "set the flags of the view: %v", err)
+		}
+	}
 	if err := unix.MountSetattr(s.skeleton, "", unix.AT_EMPTY_PATH, &ro); err != nil {
 		return Fail(StepMount, "", 0, fault.IO, "", "make / read-only: %v", err)
 	}
