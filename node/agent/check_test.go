@@ -159,9 +159,10 @@ func TestLabelStaysWithItsOwner(t *testing.T) {
 		}
 	}
 	take(other, fault.Perm)
-	if err := w.table.FreeLabel("special_t"); !fault.Is(err, fault.Busy) {
+	if err := w.table.FreeLabel("special_t"); err != nil {
 		t.Errorf("freed in use: %v", err)
 	}
+	take(other, fault.Perm) // mine still has it
 	if err := w.table.Remove(mine.Key()); err != nil {
 		t.Fatal(err)
 	}
@@ -191,6 +192,32 @@ func TestLabelStaysWithItsOwner(t *testing.T) {
 	}
 	if f := third.StartFaults(); len(f) != 1 || f[0].Kind != fault.Perm {
 		t.Errorf("an agent with a stranger's label starts: %v", f)
+	}
+}
+
+// TestLabelGoesWithTheAgent: root gives an agent away, and its type with it; the
+// first owner keeps a type that another agent of theirs has.
+func TestLabelGoesWithTheAgent(t *testing.T) {
+	w := newWorld(t, Options{Root: true})
+	a := w.create(System("a"), 1000)
+	b := w.create(System("b"), 1000, "label", "both_t")
+	w.create(System("c"), 1000, "label", "both_t")
+	for _, o := range []*Object{a, b} {
+		if _, err := o.Commit(entry(t, "owner"), []byte("1001"), root()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if owner, _ := w.table.LabelOwner("a_t"); owner != 1001 {
+		t.Errorf("a_t belongs to %d", owner)
+	}
+	if f := a.StartFaults(); len(f) != 0 {
+		t.Errorf("a: %v", f)
+	}
+	if owner, _ := w.table.LabelOwner("both_t"); owner != 1000 {
+		t.Errorf("both_t belongs to %d", owner)
+	}
+	if f := b.StartFaults(); len(f) != 1 {
+		t.Errorf("b: %v", f)
 	}
 }
 

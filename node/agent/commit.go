@@ -22,12 +22,8 @@ func (o *Object) Commit(e *control.Entry, text []byte, w Writer) (gen uint64, er
 		if err := o.Check(e, text, w); err != nil {
 			return err
 		}
-		// Reserved first: a crash between the two leaves a reservation too many
-		// for root to free, never a type that is nobody's.
-		if label, err := control.ParseLabel(text); e.Name == "label" && err == nil {
-			if err := o.t.reserveLabel(label.Type, o.Config().Owner); err != nil {
-				return err
-			}
+		if err := o.keepLabel(e, text); err != nil {
+			return err
 		}
 		return o.st.Put(e.Name, text)
 	})
@@ -40,6 +36,24 @@ func (o *Object) Commit(e *control.Entry, text []byte, w Writer) (gen uint64, er
 		o.warnSubject()
 	}
 	return o.st.Snapshot().Values[e.Name].Gen, nil
+}
+
+// keepLabel writes down whose the label type is before a new label or owner is in
+// force: a crash between the two leaves a reservation too many, for root to free,
+// never a type that is nobody's.
+func (o *Object) keepLabel(e *control.Entry, text []byte) error {
+	c := o.Config()
+	switch e.Name {
+	case "label":
+		if label, err := control.ParseLabel(text); err == nil && c.OwnerOK {
+			return o.t.reserveLabel(label.Type, c.Owner)
+		}
+	case "owner":
+		if owner, err := control.ParseUint32(text); err == nil && c.OwnerOK && !o.key.Home {
+			return o.t.moveLabel(c.Subject, o.key, c.Owner, owner)
+		}
+	}
+	return nil
 }
 
 // Reset puts the default of a control in force.

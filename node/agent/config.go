@@ -131,6 +131,8 @@ func (b *builder) text(name string) ([]byte, bool) {
 	case stored && v.Err != nil:
 		b.invalid(e, v.Err)
 		return nil, false
+	case stored && name == "policy":
+		return v.Text, true // the parser judges it, once
 	case stored:
 		if err := e.JudgeFor(b.c.object, v.Text); err != nil {
 			b.invalid(e, err)

@@ -69,17 +69,29 @@ func (t *Table) LabelOwner(typ string) (uid uint32, ok bool) {
 }
 
 // FreeLabel ends the reservation of a label type; the caller has checked that
-// root asks. NotExist when there is none, Busy while an agent has the type.
+// root asks. NotExist when there is none. While an agent has the type, nobody
+// else can take it all the same.
 func (t *Table) FreeLabel(typ string) error {
 	t.commit.Lock()
 	defer t.commit.Unlock()
 	if _, ok := t.LabelOwner(typ); !ok {
 		return fault.Newf(fault.NotExist, "label type %s is not reserved", typ)
 	}
-	if users := t.loadLineage().byLabel[typ]; len(users) > 0 {
-		return fault.Newf(fault.Busy, "agent %s has label type %s", users[0], typ)
-	}
 	return t.changeLabels(func(m map[string]uint32) { delete(m, typ) })
+}
+
+// moveLabel lets a type go with the agent k, which root gives to another owner,
+// unless other agents of the first one have it too. With t.commit held.
+func (t *Table) moveLabel(typ string, k Key, from, to uint32) error {
+	if owner, ok := t.LabelOwner(typ); !ok || owner != from || from == to {
+		return nil
+	}
+	for _, other := range t.loadLineage().byLabel[typ] {
+		if o, err := t.Lookup(other); err == nil && other != k && o.Config().Owner == from {
+			return nil
+		}
+	}
+	return t.changeLabels(func(m map[string]uint32) { m[typ] = to })
 }
 
 // reserveLabel keeps a type for an owner, unless it is somebody's already: what
