@@ -129,7 +129,8 @@ func formatStatus(w io.Writer, st ctlproto.Described) {
 
 // formatWhy writes every row with what decided it, then the verdict.
 func formatWhy(w io.Writer, rows []ctlproto.WhyRow, v ctlproto.WhyVerdict) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var table strings.Builder
+	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
 		word := "DENY"
 		switch {
@@ -145,6 +146,7 @@ func formatWhy(w io.Writer, rows []ctlproto.WhyRow, v ctlproto.WhyVerdict) {
 		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\n", r.Row, node.Escape(r.Name), word, orDash(place), node.Escape(r.Why))
 	}
 	tw.Flush()
+	writeTrimmed(w, table.String())
 	for _, r := range rows {
 		if r.Asked && !r.OK && r.Missing != "" {
 			fmt.Fprintf(w, "missing in %s: %s\n", node.Escape(r.File), node.Escape(r.Missing))
@@ -197,21 +199,24 @@ func formatStarted(w io.Writer, root string, st ctlproto.Started) {
 
 // formatDryRun writes what a start would do.
 func formatDryRun(w io.Writer, d ctlproto.DryRun) {
-	for _, part := range []struct {
-		title string
-		lines []string
-	}{{"identity", d.Identity}, {"environment", d.Env}, {"mounts", d.Mounts}, {"command", d.Argv}} {
-		fmt.Fprintf(w, "%s:\n", part.title)
-		for _, l := range part.lines {
-			fmt.Fprintf(w, "  %s\n", node.EscapeLines(l))
-		}
-	}
+	fmt.Fprintln(w, node.EscapeLines(strings.TrimRight(d.Text, "\n")))
 }
 
 func formatView(w io.Writer, items []ctlproto.ViewItem) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var table strings.Builder
+	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	for _, it := range items {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", it.Kind, node.Escape(it.Path), orDash(it.Mode), node.Escape(it.Text))
 	}
 	tw.Flush()
+	writeTrimmed(w, table.String())
+}
+
+// writeTrimmed writes a table without the blanks that fill its last column.
+func writeTrimmed(w io.Writer, table string) {
+	for _, l := range strings.SplitAfter(table, "\n") {
+		if l != "" {
+			fmt.Fprintln(w, strings.TrimRight(l, " \n"))
+		}
+	}
 }

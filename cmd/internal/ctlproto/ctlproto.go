@@ -127,7 +127,7 @@ type (
 	// as "output" frames when it has ended, at most 64 KiB of each stream.
 	Exec struct {
 		Agent     string   `json:"agent"`
-		Argv      []string `json:"argv"`
+		Argv      []string `json:"argv,omitempty"`
 		CWD       string   `json:"cwd,omitempty"`        // inside, absolute
 		TimeoutMS int64    `json:"timeout_ms,omitempty"` // 0: the default of 120 s
 	}

@@ -21,14 +21,15 @@ const (
 	ExitCancelled   = 130
 )
 
-// ExitCode is the exit code of an error by its kind.
+// ExitCode is the exit code of an error: its own, if it or one that it wraps has
+// a method ExitCode, else by its kind.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var r *RemoteError
-	if errors.As(err, &r) {
-		return r.Exit
+	var own interface{ ExitCode() int }
+	if errors.As(err, &own) {
+		return own.ExitCode()
 	}
 	switch fault.KindOf(err) {
 	case fault.Invalid, fault.TooBig, fault.NameTooLong:
@@ -68,6 +69,9 @@ func (e *RemoteError) Error() string {
 	}
 	return e.Message
 }
+
+// ExitCode is the server's word, which knows more than the errno says.
+func (e *RemoteError) ExitCode() int { return e.Exit }
 
 // Unwrap gives the kind to fault.KindOf.
 func (e *RemoteError) Unwrap() error {

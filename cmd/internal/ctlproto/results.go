@@ -37,7 +37,7 @@ type DryRun struct {
 	Env      []string `json:"env"`
 	Mounts   []string `json:"mounts"`
 	Argv     []string `json:"argv"`
-	Enforced []string `json:"enforced,omitempty"`
+	Text     string   `json:"text"` // all of it, for people
 }
 
 // Stopped answers stop.

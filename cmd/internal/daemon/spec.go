@@ -1,0 +1,273 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cortexfs/cmd/internal/companion"
+	"cortexfs/node"
+	"cortexfs/node/agent"
+	"cortexfs/node/beneath"
+	"cortexfs/node/control"
+	"cortexfs/node/fault"
+	"cortexfs/policy"
+	"cortexfs/sandbox"
+)
+
+// caller is who asks for a start.
+type caller struct {
+	UID, GID uint32
+	Groups   []uint32
+	Root     bool // root as spec section 1 defines it
+}
+
+// composed is the Spec of one start with the descriptors that go with it.
+type composed struct {
+	spec  sandbox.Spec
+	store map[string]*os.File // O_PATH directories of the durable store
+}
+
+func (c *composed) close() {
+	for _, f := range c.store {
+		f.Close()
+	}
+}
+
+// composer turns an agent's Config into a sandbox.Spec.
+type composer struct {
+	w    *world
+	cfg  *agent.Config
+	out  composed
+	home string // durable path of the agent's own home: home/UID/agent/NAME
+}
+
+// compose says what the sandbox is to be: identity, environment, mount table.
+// Nothing of the host is opened but directories of the store.
+func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err error) {
+	term, err := companion.Find("ctxterm")
+	if err != nil {
+		return nil, err
+	}
+	key := cfg.Key
+	c := &composer{w: w, cfg: cfg, home: fmt.Sprintf("home/%d/agent/%s", cfg.Owner, key.Name)}
+	c.out.store = map[string]*os.File{}
+	defer func() {
+		if err != nil {
+			c.out.close()
+		}
+	}()
+	var env []string
+	for _, v := range cfg.Env {
+		env = append(env, v.Key+"="+v.Value)
+	}
+	c.out.spec = sandbox.Spec{
+		Agent: key.Name, Session: p.Session, Root: w.root,
+		Iso: sandbox.Iso(cfg.Iso), Owner: cfg.Owner, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
+		Caller: sandbox.Account{UID: by.UID, GID: by.GID, Groups: by.Groups},
+		Refuse: w.refused(cfg.Owner), AllowHome: p.AllowHome, GitRW: p.GitRW,
+		Skeleton: filepath.Join(w.run.agent(key.RuntimeKey()), "rootfs"), Term: term, Cwd: cfg.Cwd,
+		Env: sandbox.Environment(key.Name, p.Session, cfg.Owner, cfg.Path, env),
+	}
+	if !w.root {
+		c.out.spec.Groups = w.groups
+	}
+	for _, l := range cfg.Mounts {
+		if err := c.line(l); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.extra(p); err != nil {
+		return nil, err
+	}
+	if err := c.rootDir(); err != nil {
+		return nil, err
+	}
+	return &c.out, nil
+}
+
+func (c *composer) add(r sandbox.Row) { c.out.spec.Rows = append(c.out.spec.Rows, r) }
+
+// line is one line of the mount table.
+func (c *composer) line(l control.MountLine) error {
+	row := sandbox.Row{
+		Line: l.Line, Origin: "mount", Source: l.Source, Target: l.Target, RW: l.RW,
+		Recursive: l.Recursive, NoExec: l.NoExec,
+		Handover: l.Target == "/workspace" || l.Target == sandbox.HomePath,
+	}
+	switch {
+	case l.Source == "/tmp" && l.Target == "/tmp":
+		// Never the host's /tmp, which other people's sockets lie in.
+		return c.private(row, "cache/tmp")
+	case l.Source == node.Root:
+		row.Kind = sandbox.View
+		c.add(row)
+		return nil
+	case strings.HasPrefix(l.Source, node.Root+"/"):
+		return c.treeLine(row, strings.TrimPrefix(l.Source, node.Root+"/"))
+	}
+	row.Kind = sandbox.Host
+	c.add(row)
+	return nil
+}
+
+// treeLine is a line whose source lies in the tree: the agent's own home and
+// shared data come from the store, everything else is the agent's view.
+func (c *composer) treeLine(row sandbox.Row, rel string) error {
+	parts := strings.Split(rel, "/")
+	switch {
+	case rel == c.home || strings.HasPrefix(rel, c.home+"/"):
+		row.Home = rel == c.home
+		return c.stored(row, rel)
+	case parts[0] == "shared" && len(parts) >= 2:
+		return c.sharedLine(row, parts)
+	}
+	row.Kind = sandbox.View
+	c.add(row)
+	return nil
+}
+
+// sharedLine hands a shared space over, if the policy says so: its data in the
+// line's mode; for the whole space also the agent's own sessions there, read-only.
+func (c *composer) sharedLine(row sandbox.Row, parts []string) error {
+	space := parts[1]
+	want := policy.Permission("read")
+	if row.RW {
+		want = "write"
+	}
+	for _, p := range []policy.Permission{"read", want} {
+		if _, ok := c.cfg.Policy.Allows(c.cfg.Subject, "shared", space, p); !ok {
+			return fault.E("start", c.cfg.Key.TreeDir()+"/mount", fault.Access,
+				fmt.Errorf("line %d: shared space %s needs the rule: allow %s shared:%s %s", row.Line, space, c.cfg.Subject, space, p))
+		}
+	}
+	if len(parts) > 2 && parts[2] != "data" {
+		row.Kind = sandbox.View
+		c.add(row)
+		return nil
+	}
+	if len(parts) > 2 {
+		return c.stored(row, strings.Join(parts, "/"))
+	}
+	top := row
+	top.Kind, top.RW, top.Handover = sandbox.Empty, false, false
+	c.add(top)
+	data := row
+	data.Target = path.Join(row.Target, "data")
+	if err := c.stored(data, "shared/"+space+"/data"); err != nil {
+		return err
+	}
+	own := row
+	own.Target, own.RW = path.Join(row.Target, "agent", c.cfg.Key.Name), false
+	err := c.stored(own, "shared/"+space+"/agent/"+c.cfg.Key.Name)
+	if fault.Is(err, fault.NotExist) {
+		return nil // no sessions there yet
+	}
+	return err
+}
+
+// stored adds a row whose source is a directory of the durable store.
+func (c *composer) stored(row sandbox.Row, rel string) error {
+	if c.out.store[rel] == nil {
+		f, err := c.w.openDurable(rel)
+		if err != nil {
+			return fault.At("start", fmt.Sprintf("%s/mount:%d", c.cfg.Key.TreeDir(), row.Line), err)
+		}
+		c.out.store[rel] = f
+	}
+	row.Kind, row.Store = sandbox.Store, rel
+	c.add(row)
+	return nil
+}
+
+// private adds a row served by a directory inside the agent's own home.
+func (c *composer) private(row sandbox.Row, sub string) error {
+	rel := c.home + "/" + sub
+	if err := c.w.mkdirOwned(c.cfg.Owner, c.home, sub); err != nil {
+		return fault.At("start", fmt.Sprintf("%s/mount:%d", c.cfg.Key.TreeDir(), row.Line), err)
+	}
+	row.Handover = true
+	return c.stored(row, rel)
+}
+
+// extra adds what the start itself says: --mount and the workspace.
+func (c *composer) extra(p place) error {
+	for _, m := range p.Mounts {
+		c.add(sandbox.Row{Origin: "--mount", Kind: sandbox.Host, Source: m[0], Target: m[1], RW: m[2] == "rw",
+			Recursive: true, Handover: m[1] == "/workspace"})
+	}
+	for _, r := range c.out.spec.Rows {
+		if r.Target == "/workspace" {
+			return nil // the table's own line wins
+		}
+	}
+	if p.Workspace == "" {
+		return nil // the skeleton's empty directory
+	}
+	c.add(sandbox.Row{Origin: "workspace", Kind: sandbox.Host, Source: p.Workspace, Target: "/workspace", RW: true,
+		Recursive: true, Caller: true, Handover: true})
+	return nil
+}
+
+// rootDir is the control `root`: entries that appear in the sandbox's /.
+func (c *composer) rootDir() error {
+	r := c.cfg.Root
+	if r == "/" || r == "" {
+		return nil
+	}
+	row := sandbox.Row{Origin: "root", Source: r, Target: "/", Recursive: true, Kind: sandbox.Host}
+	rel, inTree := strings.CutPrefix(r, node.Root+"/")
+	switch {
+	case inTree && (rel == c.home || strings.HasPrefix(rel, c.home+"/")):
+		f, err := c.w.openDurable(rel)
+		if err != nil {
+			return fault.At("start", c.cfg.Key.TreeDir()+"/root", err)
+		}
+		c.out.store["root:"+rel] = f
+		row.Kind, row.Store = sandbox.Store, "root:"+rel
+	case inTree || r == node.Root:
+		return fault.E("start", c.cfg.Key.TreeDir()+"/root", fault.Perm, errors.New("a root in the tree must lie in the agent's own home"))
+	}
+	c.out.spec.RootDir = &row
+	return nil
+}
+
+// openDurable opens a directory of the durable store as O_PATH: only beneath it,
+// following no link that its owners may have put there.
+func (w *world) openDurable(rel string) (*os.File, error) {
+	fd, err := beneath.Open(int(w.st.DurableRoot().Fd()), rel, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fault.FromOS("open", node.Root+"/"+rel, err)
+	}
+	return os.NewFile(uintptr(fd), rel), nil
+}
+
+// refused is what no source may be, contain or lie in, beyond the fixed list of
+// package sandbox.
+func (w *world) refused(owner uint32) []sandbox.Refusal {
+	list := []sandbox.Refusal{
+		{Path: w.st.Path(), Reason: "the store"},
+		{Path: filepath.Dir(w.run.path), Reason: "a runtime directory"},
+		{Path: "/etc/cortexfs", Reason: "the configuration and its secrets"},
+		{Path: w.mountpoint, Reason: "the mounted tree"},
+	}
+	if home := homeOf(owner); home != "" {
+		list = append(list, sandbox.Refusal{Path: filepath.Join(home, ".config", "cortexfs"), Reason: "the configuration and its secrets"})
+	}
+	if dir := os.Getenv("XDG_CONFIG_HOME"); !w.root && filepath.IsAbs(dir) {
+		list = append(list, sandbox.Refusal{Path: filepath.Join(dir, "cortexfs"), Reason: "the configuration and its secrets"})
+	}
+	if all, err := mounts(); err == nil {
+		for _, m := range all {
+			if m.Type == fsType && m.Point != w.mountpoint && !strings.HasPrefix(m.Point, w.run.path+"/") {
+				list = append(list, sandbox.Refusal{Path: m.Point, Reason: "a CortexFS mount"})
+			}
+		}
+	}
+	return list
+}

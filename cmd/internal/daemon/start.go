@@ -1,0 +1,440 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"cortexfs/cmd/internal/agentd"
+	"cortexfs/cmd/internal/companion"
+	cfs "cortexfs/fs"
+	"cortexfs/node"
+	"cortexfs/node/agent"
+	"cortexfs/node/control"
+	"cortexfs/node/fault"
+	"cortexfs/sandbox"
+)
+
+var errStuck = errors.New("processes of the agent are left; the log names them")
+
+// failure is an error with an exit code of its own (spec 10.1: a failed start
+// is 1, whatever its errno, unless policy or a missing facility is the reason).
+type failure struct {
+	exit int
+	err  error
+}
+
+func (f failure) Error() string { return f.err.Error() }
+func (f failure) Unwrap() error { return f.err }
+
+// ExitCode is read by ctlproto.ErrorFrame.
+func (f failure) ExitCode() int { return f.exit }
+
+// start brings the agent up, or joins it: joined says that it ran already.
+func (u *unit) start(ctx context.Context, o *agent.Object, p place, by caller) (r *running, joined bool, err error) {
+	if err := u.take(ctx); err != nil {
+		return nil, false, err
+	}
+	defer u.give()
+	if r := u.current(); r != nil {
+		if err := r.sameAs(p); err != nil {
+			return nil, false, err
+		}
+		return r, true, nil
+	}
+	if err := u.settle(ctx); err != nil {
+		return nil, false, err
+	}
+	if u.m.ending() {
+		return nil, false, fault.E("start", u.key.String(), fault.Unavailable, errors.New("the daemon ends"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentd.StartTimeout+10*time.Second)
+	defer cancel()
+	u.mu.Lock()
+	u.cancel = cancel
+	u.mu.Unlock()
+	u.set(node.Start, nil, "")
+	began := time.Now()
+	r, err = u.bringUp(ctx, o, p, by)
+	u.mu.Lock()
+	u.cancel = nil
+	u.mu.Unlock()
+	if err != nil {
+		u.set(node.Dead, nil, err.Error())
+		o.Log().Add(agent.Event{Type: "agent.start", Session: p.Session, Status: "error", Reason: err.Error(), By: fmt.Sprintf("uid %d", by.UID)})
+		u.m.w.log.Warn("start failed", zap.String("agent", u.key.String()), zap.Error(err))
+		return nil, false, err
+	}
+	o.Log().Add(agent.Event{Type: "agent.start", Session: p.Session, Status: "ready", By: fmt.Sprintf("uid %d", by.UID)})
+	u.m.w.log.Info("started", zap.String("agent", u.key.String()), zap.Int("pid", r.host.PID), zap.Duration("took", time.Since(began)))
+	return r, false, nil
+}
+
+// settle waits until what is left of an agent that just died is put away.
+func (u *unit) settle(ctx context.Context) error {
+	u.mu.Lock()
+	old := u.live
+	u.mu.Unlock()
+	if old == nil {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, 3*killBound)
+	defer cancel()
+	select {
+	case <-old.done:
+		return nil
+	case <-wait.Done():
+		return fault.E("start", u.key.String(), fault.Busy, errStuck)
+	}
+}
+
+// sameAs lets a start join only what it would have started.
+func (r *running) sameAs(p place) error {
+	differs := func(what, is, wanted string) error {
+		return fault.E("start", r.unit.key.String(), fault.Busy, fmt.Errorf(
+			"it runs already, with another %s: %s, not %s (pid %d, session %s, workspace %s)",
+			what, orNone(is), orNone(wanted), r.host.PID, r.want.Session, orNone(r.want.Workspace)))
+	}
+	switch {
+	case r.want.Session != p.Session:
+		return differs("session", r.want.Session, p.Session)
+	case r.want.Workspace != p.Workspace:
+		return differs("workspace", r.want.Workspace, p.Workspace)
+	case !slices.EqualFunc(r.want.Mounts, p.Mounts, slices.Equal[[]string]):
+		return differs("mount list", fmt.Sprint(r.want.Mounts), fmt.Sprint(p.Mounts))
+	case r.want.GitRW != p.GitRW:
+		return differs("--git mode", fmt.Sprint(r.want.GitRW), fmt.Sprint(p.GitRW))
+	}
+	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// attempt is a start under way: what has been made so far, to be undone in
+// reverse order if a later step fails.
+type attempt struct {
+	u    *unit
+	cfg  *agent.Config
+	undo []func()
+}
+
+func (l *attempt) later(f func()) { l.undo = append(l.undo, f) }
+
+func (l *attempt) rollBack() {
+	for i := len(l.undo) - 1; i >= 0; i-- {
+		l.undo[i]()
+	}
+}
+
+// bringUp takes the steps of spec 10.1. On an error nothing is left running or
+// mounted.
+func (u *unit) bringUp(ctx context.Context, o *agent.Object, p place, by caller) (_ *running, err error) {
+	if faults := o.StartFaults(); len(faults) > 0 {
+		return nil, faultsError(faults)
+	}
+	w, cfg := u.m.w, o.Config()
+	if err := u.m.mayRun(cfg.Owner); err != nil {
+		return nil, err
+	}
+	l := &attempt{u: u, cfg: cfg}
+	defer func() {
+		if err != nil {
+			l.rollBack()
+		}
+	}()
+	if err := w.makeHomes(cfg); err != nil {
+		return nil, err
+	}
+	comp, err := w.compose(cfg, p, by)
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	defer comp.close()
+	plan, err := comp.spec.Plan()
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	if err := l.stage(plan); err != nil {
+		return nil, err
+	}
+	r := &running{
+		unit: u, owner: cfg.Owner, want: p, since: time.Now(), texts: startTexts(o),
+		done: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	if err := l.mountView(r, comp.spec.Skeleton); err != nil {
+		return nil, err
+	}
+	wire, err := l.startHost(r, p)
+	if err != nil {
+		return nil, err
+	}
+	files := sandbox.StartFiles{Wire: wire, Store: comp.store}
+	r.box, err = sandbox.Start(ctx, plan, files)
+	wire.Close()
+	if err != nil {
+		return nil, asFailure(err)
+	}
+	l.later(func() { kill(r.box) })
+	if err := l.handOver(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := r.box.Verify(plan); err != nil {
+		return nil, asFailure(err)
+	}
+	if err := r.record(); err != nil {
+		return nil, err
+	}
+	w.link(cfg, p.Session, r.socket)
+	r.warn = r.box.Warnings
+	u.set(node.Ready, r, "")
+	go r.follow()
+	return r, nil
+}
+
+// faultsError lists every fault of a start.
+func faultsError(faults []*fault.Error) error {
+	lines := make([]string, len(faults))
+	for i, f := range faults {
+		lines[i] = f.Error()
+	}
+	kind := faults[0].Kind
+	exit := 1
+	for _, f := range faults {
+		if f.Kind == fault.Perm || f.Kind == fault.Access {
+			exit, kind = 13, f.Kind
+		}
+	}
+	return failure{exit, fault.E("start", "", kind, errors.New("step 1: "+strings.Join(lines, "\n")))}
+}
+
+// asFailure gives an error of a start the exit code of spec 10.1.
+func asFailure(err error) error {
+	var se *sandbox.StartError
+	if errors.As(err, &se) && se.Exit > 0 {
+		return failure{se.Exit, err}
+	}
+	switch fault.KindOf(err) {
+	case fault.Perm, fault.Access:
+		return failure{13, err}
+	case fault.Unavailable:
+		return failure{69, err}
+	}
+	return failure{1, err}
+}
+
+// stage makes the runtime directory and the skeleton of the sandbox's /.
+func (l *attempt) stage(plan *sandbox.Plan) error {
+	run, key := l.u.m.w.run, l.u.key.RuntimeKey()
+	if err := run.clear(key); err != nil { // what an earlier daemon may have left
+		return fault.At("start", l.u.key.String(), err)
+	}
+	if err := ownDir(run.agent(key), 0o700); err != nil {
+		return err
+	}
+	l.later(func() { _ = run.clear(key) })
+	if err := sandbox.MakeSkeleton(plan.Spec.Skeleton, plan); err != nil {
+		return asFailure(err)
+	}
+	return nil
+}
+
+// mountView mounts the agent's own connection on the skeleton's ctx.
+func (l *attempt) mountView(r *running, skeleton string) error {
+	w := l.u.m.w
+	vt, err := w.tree.View(l.u.key)
+	if err != nil {
+		return fault.At("start", l.u.key.String(), err)
+	}
+	r.view, err = cfs.Mount(cfs.Options{
+		Mountpoint: filepath.Join(skeleton, "ctx"), FS: vt, AllowOther: w.root, DefaultPermissions: true,
+		ReadOnly: true, View: true, Log: w.log.With(zap.String("view", l.u.key.String())),
+	})
+	if err != nil {
+		return failure{69, fault.At("mount the view of", l.u.key.String(), err)}
+	}
+	r.unview = vt.AddNotifier(r.view)
+	l.later(func() {
+		r.unview()
+		_ = r.view.Abort()
+		<-r.view.Done()
+	})
+	return nil
+}
+
+// startHost starts ctxagent with its sockets and returns the guest's end of the
+// wire.
+func (l *attempt) startHost(r *running, p place) (guest *os.File, err error) {
+	w, key := l.u.m.w, l.u.key
+	bin, err := companion.Find("ctxagent")
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fault.FromOS("wire", "", err)
+	}
+	wire := os.NewFile(uintptr(pair[0]), "wire")
+	defer wire.Close()
+	guest = os.NewFile(uintptr(pair[1]), "wire-guest")
+	defer func() {
+		if err != nil {
+			guest.Close()
+		}
+	}()
+	r.socket = w.run.socket(key.RuntimeKey(), p.Session)
+	if err := ownDir(w.run.sockets(key.RuntimeKey()), 0o711); err != nil {
+		return nil, err
+	}
+	term, err := listenAt(r.socket, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	defer term.Close()
+	ctl, err := listenIn(w.run.agent(key.RuntimeKey()), "ctl.sock", 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer ctl.Close()
+	lock, err := w.run.lock(key.RuntimeKey())
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	params := &agentd.Params{Agent: key.Name, Key: key.RuntimeKey(), Session: p.Session, Owner: l.cfg.Owner, DaemonUID: w.uid}
+	proc, err := agentd.Start(bin, params, agentd.Files{Wire: wire, Term: term, Ctl: ctl, Lock: lock}, w.hostIdentity(l.cfg))
+	if err != nil {
+		return nil, failure{69, err}
+	}
+	go func() { _, _ = proc.Wait() }() // reap; the pidfd below tells when
+	r.host, err = holdProcess(proc.Pid, 0)
+	if err != nil {
+		return nil, err
+	}
+	l.later(func() {
+		_ = r.host.signal(unix.SIGKILL)
+		_ = r.host.wait(context.Background())
+		r.host.close()
+	})
+	return guest, nil
+}
+
+// hostIdentity is whom ctxagent runs as: the owner; for root's agents the
+// agent's own ids; nil (the daemon's user) where nothing can be changed.
+func (w *world) hostIdentity(cfg *agent.Config) *agentd.Credential {
+	if !w.root {
+		return nil
+	}
+	if cfg.Owner == 0 {
+		return &agentd.Credential{UID: cfg.UID, GID: cfg.GID}
+	}
+	gid, ok := w.users.User(cfg.Owner)
+	if !ok {
+		gid = cfg.GID
+	}
+	return &agentd.Credential{UID: cfg.Owner, GID: gid, Groups: w.users.Groups(cfg.Owner)}
+}
+
+// handOver tells ctxagent the sandbox's processes and waits until the session
+// program runs.
+func (l *attempt) handOver(ctx context.Context, r *running) error {
+	dir, err := os.Open(l.u.m.w.run.agent(l.u.key.RuntimeKey()))
+	if err != nil {
+		return fault.FromOS("open", "runtime directory", err)
+	}
+	defer dir.Close()
+	// Through the directory's descriptor: the path itself may be too long for a
+	// socket address.
+	r.client, err = agentd.Dial(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()))
+	if err != nil {
+		return failure{70, fault.At("reach the host process of", l.u.key.String(), err)}
+	}
+	l.later(func() { r.client.Close() })
+	rec := r.box.Record()
+	err = r.client.Sandbox(ctx, agentd.Sandbox{
+		Bwrap: agentd.Proc{Pid: rec.Bwrap.PID, Start: rec.Bwrap.Start},
+		Init:  agentd.Proc{Pid: rec.Init.PID, Start: rec.Init.Start},
+	})
+	if err != nil {
+		return l.whyNot(r, err)
+	}
+	if err := r.client.WaitReady(ctx); err != nil {
+		return l.whyNot(r, err)
+	}
+	return nil
+}
+
+// whyNot adds what the daemon knows to a failure inside: bwrap's own words, or
+// the row of section 8 that refuses the shell.
+func (l *attempt) whyNot(r *running, err error) error {
+	select {
+	case <-r.box.Done():
+		if e := r.box.Exit(); e.Message != "" {
+			return failure{69, fault.E("start", l.u.key.String(), fault.Unavailable, fmt.Errorf("step 9: %s", e.Message))}
+		}
+	default:
+	}
+	kind := fault.KindOf(err)
+	if kind != fault.Access && kind != fault.NotExist && kind != fault.Loop {
+		return asFailure(fault.At("start", l.u.key.String(), err))
+	}
+	o, lerr := l.u.m.w.agents.Lookup(l.u.key)
+	if lerr != nil {
+		return asFailure(lerr)
+	}
+	rows, _ := l.u.m.w.views.For(o).Explain("tsh", false)
+	for _, v := range rows {
+		if v.Asked && !v.OK {
+			why := fmt.Sprintf("step 9: the shell tsh is refused by row %d (%s): %s", v.Row, v.Name, v.Why)
+			if v.Missing != "" {
+				why += fmt.Sprintf("; missing in %s: %s", v.File, v.Missing)
+			}
+			return failure{13, fault.E("start", l.u.key.String(), fault.Access, errors.New(why))}
+		}
+	}
+	return asFailure(fault.At("start", l.u.key.String(), err))
+}
+
+// kill ends a sandbox that never got as far as being an agent.
+func kill(box *sandbox.Running) {
+	ctx, cancel := context.WithTimeout(context.Background(), killBound)
+	defer cancel()
+	_ = box.Kill(ctx)
+}
+
+// startTexts are the controls that a running agent keeps until its next start.
+func startTexts(o *agent.Object) map[string]string {
+	m := map[string]string{}
+	for _, e := range control.Agent.Entries() {
+		if e.Kind == control.Durable && e.Applies == control.NextStart {
+			if text, _, err := o.Text(e.Name); err == nil {
+				m[e.Name] = string(text)
+			}
+		}
+	}
+	return m
+}
+
+// pendingRestart names the controls that were changed since the start.
+func (r *running) pendingRestart(o *agent.Object) []string {
+	var names []string
+	now := startTexts(o)
+	for _, e := range control.Agent.Entries() {
+		if was, ok := r.texts[e.Name]; ok && now[e.Name] != was {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
