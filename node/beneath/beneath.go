@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,13 +81,16 @@ type Dirent struct {
 	Type uint8
 }
 
+var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
 // ReadDir reads all names of an open directory (not O_PATH) but "." and "..",
 // in the file system's order. A file system that tells no types is asked for each.
 func ReadDir(fd int) ([]Dirent, error) {
 	var out []Dirent
-	buf := make([]byte, 32<<10)
+	buf := buffers.Get().(*[32 << 10]byte)
+	defer buffers.Put(buf)
 	for {
-		n, err := unix.Getdents(fd, buf)
+		n, err := unix.Getdents(fd, buf[:])
 		if err == unix.EINTR {
 			continue
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,9 +38,9 @@ type Object struct {
 	dir   string
 	snap  atomic.Pointer[Snapshot]
 
-	mu     sync.Mutex       // held over the write of one file of this directory
-	stamps map[string]stamp // what the values were read from
-	gone   atomic.Bool      // set with mu held
+	mu     sync.Mutex  // held over the write of one file of this directory
+	stamps stamps      // what the values were read from
+	gone   atomic.Bool // set with mu held
 }
 
 // Snapshot is the newest published state, never nil; empty once the object is Gone.
@@ -55,43 +56,95 @@ func isText(name string) bool {
 	return name[0] != '.' && name != "exec" && name != "hooks"
 }
 
-// read makes the snapshot of what lies in fd, taking over from old what has not
-// changed. changed says whether anything differs. With o.mu held, or before o is
-// known.
-func (o *Object) read(fd int, old *Snapshot) (next *Snapshot, changed bool, err error) {
+// stamps are few and kept by the thousand, so no map.
+type stamps []namedStamp
+
+type namedStamp struct {
+	name string
+	stamp
+}
+
+func (s stamps) at(name string) int {
+	return slices.IndexFunc(s, func(n namedStamp) bool { return n.name == name })
+}
+
+// equal says whether name is there with this stamp.
+func (s stamps) equal(name string, want stamp) bool {
+	i := s.at(name)
+	return i >= 0 && s[i].stamp == want
+}
+
+func (s *stamps) set(name string, to stamp) {
+	if i := s.at(name); i >= 0 {
+		(*s)[i].stamp = to
+	} else {
+		*s = append(*s, namedStamp{name, to})
+	}
+}
+
+func (s *stamps) drop(name string) {
+	if i := s.at(name); i >= 0 {
+		*s = slices.Delete(*s, i, i+1)
+	}
+}
+
+// scan lists the texts of a directory with their present stamps.
+func scan(fd int) (stamps, error) {
 	list, err := beneath.ReadDir(fd)
+	if err != nil {
+		return nil, err
+	}
+	found := make(stamps, 0, len(list))
+	for _, d := range list {
+		var st unix.Stat_t
+		if !isText(d.Name) || unix.Fstatat(fd, d.Name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			continue // or gone since it was listed
+		}
+		found = append(found, namedStamp{d.Name, stampOf(&st)})
+	}
+	return found, nil
+}
+
+// read makes the snapshot of what lies in fd, taking over from old what has not
+// changed. changed says whether anything differs; if not, next is old. With o.mu
+// held, or before o is known.
+func (o *Object) read(fd int, old *Snapshot) (next *Snapshot, changed bool, err error) {
+	found, err := scan(fd)
 	if err != nil {
 		return nil, false, err
 	}
-	next = &Snapshot{Gen: o.store.gen.Add(1), Values: make(map[string]Value, len(list))}
-	stamps := make(map[string]stamp, len(list))
-	for _, d := range list {
-		if !isText(d.Name) {
+	same := len(found) == len(o.stamps)
+	for _, f := range found {
+		same = same && o.stamps.equal(f.name, f.stamp)
+	}
+	if same {
+		return old, false, nil
+	}
+	next = &Snapshot{Gen: o.store.gen.Add(1), Values: make(map[string]Value, len(found))}
+	kept := make(stamps, 0, len(found))
+	for _, f := range found {
+		was, known := old.Values[f.name]
+		if known && o.stamps.equal(f.name, f.stamp) {
+			next.Values[f.name], kept = was, append(kept, f)
 			continue
 		}
-		var st unix.Stat_t
-		if unix.Fstatat(fd, d.Name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue // gone since it was listed
-		}
-		now := stampOf(&st)
-		if v, known := old.Values[d.Name]; known && o.stamps[d.Name] == now {
-			next.Values[d.Name], stamps[d.Name] = v, now
-			continue
-		}
-		text, st2, err := readText(fd, d.Name)
+		text, st, err := readText(fd, f.name)
 		if fault.Is(err, fault.NotExist) {
 			continue
 		}
-		stamps[d.Name] = settled(&st2)
-		if v, known := old.Values[d.Name]; known && v.Err == nil && err == nil && bytes.Equal(v.Text, text) {
-			next.Values[d.Name] = v
+		kept = append(kept, namedStamp{f.name, settled(&st)})
+		if known && was.Err == nil && err == nil && bytes.Equal(was.Text, text) {
+			next.Values[f.name] = was
 			continue
 		}
-		next.Values[d.Name] = Value{Text: text, Gen: next.Gen, Mod: modTime(&st2), Err: err}
+		next.Values[f.name] = Value{Text: text, Gen: next.Gen, Mod: modTime(&st), Err: err}
 		changed = true
 	}
-	o.stamps = stamps
-	return next, changed || len(next.Values) != len(old.Values), nil
+	o.stamps = kept
+	if !changed && len(next.Values) == len(old.Values) {
+		return old, false, nil
+	}
+	return next, true, nil
 }
 
 // refresh reads the directory again and publishes what others changed.
@@ -223,7 +276,7 @@ func (o *Object) put(dirfd int, name, p string, text []byte) error {
 	}
 	err = fsync(dirfd)
 	gen := s.gen.Add(1)
-	o.stamps[name] = settled(&st)
+	o.stamps.set(name, settled(&st))
 	// A copy: the caller's buffer is the caller's.
 	v := Value{Text: append([]byte{}, text...), Gen: gen, Mod: modTime(&st)}
 	o.publish(gen, func(m map[string]Value) { m[name] = v })
@@ -245,7 +298,7 @@ func (o *Object) delete(dirfd int, name, p string) error {
 		return nil
 	}
 	err = fsync(dirfd)
-	delete(o.stamps, name)
+	o.stamps.drop(name)
 	o.publish(s.gen.Add(1), func(m map[string]Value) { delete(m, name) })
 	return err
 }

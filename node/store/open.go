@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -179,7 +180,14 @@ func (s *Store) takeLock(root int, mountpoint string) error {
 	if err != nil {
 		return fault.FromOS("", "lock", err)
 	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	for tries := 0; err == unix.EWOULDBLOCK && tries < 30; tries++ {
+		// The kernel may close the files of a killed daemon a moment after it was
+		// reaped.
+		time.Sleep(10 * time.Millisecond)
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		defer unix.Close(fd)
 		if err != unix.EWOULDBLOCK {
 			return fault.FromOS("", "lock", err)

@@ -138,8 +138,8 @@ func (s *Store) Object(dir string) (*Object, error) {
 		return nil, fault.FromOS("open object", dir, err)
 	}
 	defer unix.Close(fd)
-	o = &Object{store: s, dir: dir, stamps: map[string]stamp{}}
-	next, _, err := o.read(fd, &Snapshot{})
+	o = &Object{store: s, dir: dir}
+	next, _, err := o.read(fd, &Snapshot{Gen: s.gen.Add(1), Values: map[string]Value{}})
 	if err != nil {
 		return nil, fault.FromOS("read object", dir, err)
 	}

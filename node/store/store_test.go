@@ -266,7 +266,7 @@ func TestRefusedDirectories(t *testing.T) {
 		{"missing", os.Remove, fault.NotExist, ""},
 		{"open to others", func(d string) error { return os.Chmod(d, 0o755) }, fault.Perm, "chmod 700 "},
 		{"writable by group", func(d string) error { return os.Chmod(d, 0o770) }, fault.Perm, "chmod 700 "},
-		{"another owner", func(d string) error { return os.Chown(d, 2001, 2001) }, fault.Perm, fmt.Sprintf("chown %d ", os.Geteuid())},
+		{"another owner", func(d string) error { return os.Chown(d, os.Geteuid()+1, -1) }, fault.Perm, fmt.Sprintf("chown %d ", os.Geteuid())},
 		{"not empty", func(d string) error { return os.WriteFile(d+"/thesis.tex", nil, 0o600) }, fault.Invalid, `"thesis.tex"`},
 		{"newer", func(d string) error { return os.WriteFile(d+"/format", []byte("cortexfs-store 9\n"), 0o600) }, fault.Invalid, "newer cortexfs"},
 		{"foreign format", func(d string) error { return os.WriteFile(d+"/format", []byte("ext4\n"), 0o600) }, fault.Invalid, "cortexfs-store"},
