@@ -107,14 +107,14 @@ func (g *guest) open(m wire.StartMsg) {
 		g.ready <- nil
 		return
 	}
-	g.wire.Started(wire.StartedMsg{})
-	s.serve()
 	g.mu.Lock()
-	g.session = s
+	g.session = s // before the host hears of it and sends input
 	if g.size != nil {
 		s.resize(g.size[0], g.size[1])
 	}
 	g.mu.Unlock()
+	g.wire.Started(wire.StartedMsg{})
+	s.serve()
 	g.ready <- s
 }
 

@@ -3,6 +3,7 @@ package guest
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 
@@ -13,12 +14,11 @@ import (
 // without new privileges for anything it starts, and with no descriptor that it
 // was not given on purpose.
 func harden(wireFD int) error {
+	if err := noNewPrivs(); err != nil {
+		return err
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("set not dumpable: %w", err)
-	}
-	// The bit belongs to a thread, and Go has several already.
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("set no_new_privs: %w", errno)
 	}
 	if os.Getpid() != 1 {
 		// Orphans come to us as they would to an init: nobody escapes the end.
@@ -30,6 +30,24 @@ func harden(wireFD int) error {
 		return err
 	}
 	return detachStdio()
+}
+
+// noNewPrivs makes sure of the bit that bwrap sets. It belongs to a thread, and
+// Go has several already: where it is missing, the process sets it on one and
+// executes itself again from there.
+func noNewPrivs() error {
+	set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("read no_new_privs: %w", err)
+	}
+	if set == 1 {
+		return nil
+	}
+	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return fmt.Errorf("execute again: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 // closeInherited closes what came through exec besides stdio and the wire. Only

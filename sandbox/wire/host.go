@@ -35,7 +35,8 @@ type Host struct {
 	mu      sync.Mutex
 	sendq   [][]byte
 	sending chan struct{} // there is something in sendq
-	window  int           // input that may be sent now
+	live    bool          // the session program runs
+	window  int           // input that may be sent now; 0 before live
 	moved   time.Time     // when the window last moved
 	opened  chan struct{} // closed and renewed when the window opens
 	runs    map[uint32]*running
@@ -56,7 +57,6 @@ func NewHost(conn net.Conn, events Events) *Host {
 		conn:    conn,
 		events:  events,
 		sending: make(chan struct{}, 1),
-		window:  Window,
 		opened:  make(chan struct{}),
 		runs:    map[uint32]*running{},
 		over:    make(chan struct{}),
@@ -127,9 +127,10 @@ func (h *Host) read() error {
 			if err := decode(kind, data, &m); err != nil {
 				return err
 			}
-			state = inSession
-			if m.Errno != 0 {
-				state = ended
+			state = ended
+			if m.Errno == 0 {
+				state = inSession
+				h.begin()
 			}
 			h.events.Started(m)
 		case state != inSession:
@@ -143,6 +144,15 @@ func (h *Host) read() error {
 			}
 		}
 	}
+}
+
+// begin opens the session for input and commands.
+func (h *Host) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.live, h.window, h.moved = true, Window, time.Now()
+	close(h.opened)
+	h.opened = make(chan struct{})
 }
 
 func (h *Host) session(kind Kind, data []byte) error {
@@ -247,7 +257,7 @@ func (h *Host) Terminate(grace time.Duration) error {
 
 // ---- input
 
-// Input sends p as the window allows. It returns an error when ctx ends or the
+// Input sends p as the window allows, from the session's begin. It returns an error when ctx ends or the
 // wire does; a part of p may have been sent then.
 func (h *Host) Input(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
@@ -283,7 +293,7 @@ func (h *Host) Input(ctx context.Context, p []byte) error {
 func (h *Host) Stalled() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.window < Window && time.Since(h.moved) > stallTime
+	return h.live && h.window < Window && time.Since(h.moved) > stallTime
 }
 
 func (h *Host) credit(n uint32) error {
@@ -313,6 +323,10 @@ type Result struct {
 func (h *Host) Run(ctx context.Context, m RunMsg) (*Result, error) {
 	r := &running{limit: m.Limit, done: make(chan DoneMsg, 1)}
 	h.mu.Lock()
+	if !h.live {
+		h.mu.Unlock()
+		return nil, fault.Newf(fault.Unavailable, "the session has not begun")
+	}
 	if len(h.runs) >= maxRuns {
 		h.mu.Unlock()
 		return nil, fault.Newf(fault.Again, "%d commands run inside already", maxRuns)
