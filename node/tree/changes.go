@@ -52,6 +52,7 @@ func (t *Tree) StoreChanged(dir string) {
 		x.reread()
 	}
 	if k, ok := agent.ParseKey(dir); ok {
+		t.agents.StoreChanged(dir)
 		a := agentsDir{t: t, home: k.Home, uid: k.UID}
 		t.entryChanged(nil, a, k.Name+".d")
 		t.entryChanged(nil, a, k.Name)
