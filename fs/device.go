@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strings"
 	"unsafe"
 
 	"bazil.org/fuse"
@@ -120,6 +121,43 @@ func incEpoch(dev *os.File) error {
 	byteOrder.PutUint32(msg[4:], notifyIncEpoch)
 	_, err := unix.Write(int(dev.Fd()), msg)
 	return err
+}
+
+// abortByControl ends the connection of a mount's device number ("0:57") through
+// the kernel's control file system. Where that is not mounted, root looks into an
+// instance of its own that nobody else sees.
+func abortByControl(dev string) error {
+	_, id, ok := strings.Cut(dev, ":")
+	if !ok {
+		return errors.New("connection not known")
+	}
+	fd, err := unix.Open("/sys/fs/fuse/connections/"+id+"/abort", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		at, merr := controlFS()
+		if merr != nil {
+			return err
+		}
+		defer unix.Close(at)
+		if fd, err = unix.Openat(at, id+"/abort", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte("1\n"))
+	return err
+}
+
+// controlFS is a detached mount of the control file system.
+func controlFS() (int, error) {
+	ctx, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(ctx)
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, 0)
 }
 
 // cutDevice takes the device away from this process without waiting for the

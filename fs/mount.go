@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cortexfs/node/fault"
 )
 
 // mountDevice mounts at dir and returns the device. As root by mount(2) itself
@@ -224,15 +226,24 @@ func detach(path string, lazy bool) error {
 // ClearDead takes away a dead mount of ours at a mountpoint: one whose daemon has
 // gone, so that everything in it is ENOTCONN, and whose type is "fuse.<subtype>"
 // (spec section 21). It says whether there was one. What else is mounted there
-// it leaves alone.
+// it leaves alone; one that does not answer within 2 s is TimedOut.
 func ClearDead(mountpoint, subtype string) (bool, error) {
 	path, err := mountPath(mountpoint)
 	if err != nil {
 		return false, err
 	}
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != unix.ENOTCONN {
-		return false, nil
+	answer := make(chan error, 1)
+	go func() {
+		var st unix.Stat_t
+		answer <- unix.Stat(path, &st)
+	}()
+	select {
+	case err := <-answer:
+		if err != unix.ENOTCONN {
+			return false, nil
+		}
+	case <-time.After(deadBound):
+		return false, fault.E("mount", path, fault.TimedOut, errors.New("what is mounted there does not answer"))
 	}
 	m, ok, err := mountAt(path)
 	if err != nil || !ok || m.fstype != "fuse."+subtype {

@@ -20,6 +20,9 @@ type change struct {
 	name string
 }
 
+// allNames is the change that makes the kernel ask again for every name.
+var allNames = change{name: "*"}
+
 // push is the queue of invalidations of one connection. It takes any number of
 // changes without waiting; equal ones that are not yet written count once. One
 // goroutine writes them: the kernel takes the lock of the directory for it, and
@@ -182,8 +185,20 @@ func (p *push) wait() { <-p.stopped }
 
 // EntryChanged implements vnode.Notifier: name in dir appeared, vanished or is
 // another node now. It only queues.
+//
+// On a view all names are asked for again (FUSE_NOTIFY_INC_EPOCH, kernel 6.16)
+// rather than this one invalidated: an invalidation waits for the lock of the
+// directory, which the agent could hold as long as it likes, and a daemon that
+// is killed meanwhile does not die. The price is that what was mounted on a
+// directory inside is detached and that open files show as deleted in /proc, so
+// the main mount keeps to invalidations.
 func (s *Server) EntryChanged(dir vnode.Node, name string) {
-	if id := s.nodes.id(dir); id != 0 && name != "" {
+	id := s.nodes.id(dir)
+	switch {
+	case id == 0 || name == "":
+	case s.epoch:
+		s.push.add(allNames)
+	default:
 		s.push.add(change{id: id, name: name})
 	}
 }
@@ -199,9 +214,7 @@ func (s *Server) NodeChanged(n vnode.Node) {
 
 // WaitPushed waits until what was queued before the call has reached the kernel,
 // ctx ends, or PushBound is over, and says whether it has. A commit may call it
-// before it returns; what it decides never depends on it. When the bound ends
-// the wait (somebody holds the kernel's lock of a directory), a kernel that can
-// is told to ask for every name again, which takes no lock.
+// before it returns; what it decides must never depend on it.
 func (s *Server) WaitPushed(ctx context.Context) bool {
 	done := s.push.waiter()
 	if done == nil {
@@ -214,14 +227,14 @@ func (s *Server) WaitPushed(ctx context.Context) bool {
 		return true
 	case <-ctx.Done():
 	case <-bound.C:
-		if err := incEpoch(s.dev); err != nil {
-			s.log.Debug("epoch", zap.Error(err))
-		}
 	}
 	return false
 }
 
 func (s *Server) writeChange(c change) error {
+	if c == allNames {
+		return incEpoch(s.dev)
+	}
 	if c.name != "" {
 		return s.conn.InvalidateEntry(fuse.NodeID(c.id), c.name)
 	}

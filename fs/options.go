@@ -46,6 +46,8 @@ const (
 	unmountBound = 2 * time.Second
 	// helperBound is how long fusermount3 may take.
 	helperBound = 10 * time.Second
+	// deadBound is how long a mountpoint may take to answer a stat.
+	deadBound = 2 * time.Second
 	// drainBound is how long the end of a connection waits for handlers.
 	drainBound = 5 * time.Second
 )

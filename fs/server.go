@@ -28,6 +28,8 @@ type Server struct {
 	dev  *os.File
 	conn *fuse.Conn
 
+	epoch bool // the kernel can be told to ask for all names again, and is
+
 	nodes   nodes
 	handles handles
 	live    live
@@ -100,6 +102,7 @@ func (s *Server) connect() error {
 	if s.conn, err = adopt(s.dev, flags); err != nil {
 		return err
 	}
+	s.epoch = s.opt.View && incEpoch(s.dev) == nil
 	if m, ok, err := mountAt(s.path); err == nil && ok && m.fstype == "fuse."+s.opt.Subtype {
 		s.at = m
 	}
@@ -174,7 +177,9 @@ func (s *Server) Unmount() error {
 
 // Abort ends the connection at once: every request that waits and every later
 // one fails (ENOTCONN, ECONNABORTED), in every copy of the mount, and the
-// mountpoint is detached. It does not wait; see Wait.
+// mountpoint is detached. It waits for nothing but, where the kernel's control
+// file system is out of reach (a plain user without /sys/fs/fuse/connections),
+// up to a second for an invalidation that is being written. See Wait.
 func (s *Server) Abort() error {
 	s.abortConnection()
 	ours, err := s.ours()
@@ -184,20 +189,22 @@ func (s *Server) Abort() error {
 	return fault.At("abort", s.path, detach(s.path, true))
 }
 
-// abortConnection tells the kernel by its control file system where that is
-// mounted, and takes the device away from ourselves in any case.
+// abortConnection tells the kernel, or where it does not listen to us takes the
+// device away from ourselves: with its last user gone the connection ends.
 func (s *Server) abortConnection() {
-	if _, minor, ok := strings.Cut(s.at.dev, ":"); ok {
-		f, err := os.OpenFile("/sys/fs/fuse/connections/"+minor+"/abort", os.O_WRONLY, 0)
-		if err == nil {
-			_, _ = f.WriteString("1\n")
-			f.Close()
-		}
+	if abortByControl(s.at.dev) == nil {
+		return
+	}
+	s.stop() // lookups end, so that a push that waits for them does
+	s.push.close()
+	select {
+	case <-s.push.stopped:
+	case <-time.After(time.Second):
 	}
 	s.devMu.Lock()
 	defer s.devMu.Unlock()
 	select {
-	case <-s.closed:
+	case <-s.closed: // the number may be another file by now
 		return
 	default:
 	}
