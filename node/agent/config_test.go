@@ -202,6 +202,15 @@ func TestUnknownOwnerAccount(t *testing.T) {
 	if text, _, _ := o.Text("gid"); len(text) != 0 {
 		t.Errorf("gid reads %q", text)
 	}
+	if c := o.ControlObject(); c.Owner != 7777 || c.OwnerGID != noGroup {
+		t.Errorf("shown as %d:%d", c.Owner, c.OwnerGID)
+	}
+	if err := o.Store().Delete("owner"); err != nil {
+		t.Fatal(err)
+	}
+	if c := o.ControlObject(); c.Owner == NoID || c.OwnerGID == NoID {
+		t.Errorf("without an owner shown as %d:%d", c.Owner, c.OwnerGID)
+	}
 }
 
 // TestConfigFollowsTexts: whoever reads after Put returned sees the new text,

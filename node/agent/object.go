@@ -57,8 +57,22 @@ func (o *Object) Config() *Config {
 	return c
 }
 
-// ControlObject is what the defaults of this agent's controls depend on.
-func (o *Object) ControlObject() control.Object { return o.Config().object }
+// ControlObject is what the defaults of this agent's controls depend on, and who
+// is shown to own them. Ids that nobody knows are replaced, because a kernel
+// takes no file of such an owner: the uid by the daemon's, the gid by nogroup's.
+func (o *Object) ControlObject() control.Object {
+	obj := o.Config().object
+	if obj.Owner == NoID {
+		obj.Owner = o.t.o.DaemonUID
+	}
+	if obj.OwnerGID == NoID {
+		obj.OwnerGID = noGroup
+	}
+	return obj
+}
+
+// noGroup is the gid of nogroup, in which nobody is.
+const noGroup = 65534
 
 // Origin of a text, as the attribute user.cortexfs.origin names it.
 const (
@@ -77,7 +91,7 @@ func (o *Object) Text(name string) (text []byte, origin string, err error) {
 	if v, ok := o.st.Snapshot().Values[name]; ok {
 		return v.Text, Durable, v.Err
 	}
-	obj := o.ControlObject()
+	obj := o.Config().object
 	if (name == "owner" && obj.Owner == NoID) || (name == "gid" && obj.OwnerGID == NoID) {
 		return nil, Default, nil // nobody knows it; a number would be a lie
 	}
