@@ -234,8 +234,9 @@ func ClearDead(mountpoint, subtype string) (bool, error) {
 	}
 	answer := make(chan error, 1)
 	go func() {
-		var st unix.Stat_t
-		answer <- unix.Stat(path, &st)
+		// Past the kernel's attributes, which may outlive the daemon by a second.
+		var st unix.Statx_t
+		answer <- unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 	}()
 	select {
 	case err := <-answer:
