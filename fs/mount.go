@@ -240,7 +240,7 @@ func ClearDead(mountpoint, subtype string) (bool, error) {
 	}()
 	select {
 	case err := <-answer:
-		if err != unix.ENOTCONN {
+		if err != unix.ENOTCONN && err != unix.ECONNABORTED { // the latter while it dies
 			return false, nil
 		}
 	case <-time.After(deadBound):
