@@ -27,6 +27,7 @@ type manager struct {
 	mu    sync.Mutex
 	units map[agent.Key]*unit
 	over  bool // the daemon ends: nothing starts any more
+	left  bool // it ends without its agents (SIGHUP)
 }
 
 func newManager(w *world) *manager { return &manager{w: w, units: map[agent.Key]*unit{}} }
@@ -244,11 +245,18 @@ func (m *manager) stopAll(ctx context.Context, grace time.Duration) {
 // abandon lets the agents live on for the next daemon.
 func (m *manager) abandon() {
 	m.mu.Lock()
-	m.over = true
+	m.over, m.left = true, true
 	m.mu.Unlock()
 	for _, r := range m.running() {
 		r.client.Close()
 	}
+}
+
+// abandoned says whether agents are left to the next daemon.
+func (m *manager) abandoned() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.left
 }
 
 // ending says whether the daemon ends.

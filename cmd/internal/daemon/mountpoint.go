@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	cfs "cortexfs/fs"
 	"cortexfs/node/fault"
 )
@@ -92,13 +90,17 @@ func prepareMountpoint(path string) (string, error) {
 		if err != nil {
 			return "", fault.FromOS("read the mount table", "", err)
 		}
-		st, serr := os.Stat(real)
-		switch {
-		case mounted && m.Type == fsType && errors.Is(serr, unix.ENOTCONN):
-			if _, err := cfs.ClearDead(real, "cortexfs"); err != nil {
+		if mounted && m.Type == fsType {
+			cleared, err := cfs.ClearDead(real, "cortexfs")
+			if err != nil {
 				return "", fault.E("clear the dead mount", real, fault.Busy, err)
 			}
-			continue
+			if cleared {
+				continue
+			}
+		}
+		st, serr := os.Stat(real)
+		switch {
 		case mounted && m.Type == fsType:
 			return "", fault.E("mount point", real, fault.Busy, errors.New("a CortexFS is mounted there already"))
 		case mounted:

@@ -28,7 +28,7 @@ func (r *running) follow() {
 		case ev, ok := <-events:
 			if !ok {
 				events = nil
-				if r.unit.m.ending() {
+				if r.unit.m.abandoned() {
 					return
 				}
 				continue
@@ -65,7 +65,7 @@ func (r *running) finish() {
 			expected = true
 		default:
 		}
-		reason := r.client.Last().Reason
+		reason := r.reason()
 		ctx, cancel := context.WithTimeout(context.Background(), killBound)
 		defer cancel()
 		if err := r.box.Kill(ctx); err != nil {
@@ -85,6 +85,23 @@ func (r *running) finish() {
 		u.set(node.Dead, nil, reason)
 		close(r.done)
 	})
+}
+
+// reason is why the agent ended, in the host process's own words where it had
+// the time for any.
+func (r *running) reason() string {
+	if text := r.client.Last().Reason; text != "" {
+		return text
+	}
+	select {
+	case <-r.box.Done():
+		if e := r.box.Exit(); e.Message != "" {
+			return e.Message
+		}
+		return "the sandbox's processes died"
+	default:
+		return "the host process died"
+	}
 }
 
 // putAway releases what the agent had: connections, the view, the runtime
