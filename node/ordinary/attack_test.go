@@ -180,7 +180,16 @@ func TestForeignMount(t *testing.T) {
 // TestRenameStorm runs everything against everything; the race detector and the
 // count of references at the end are the judges.
 func TestRenameStorm(t *testing.T) {
-	w, r := newWorld(t), me()
+	t.Run("many descriptors", func(t *testing.T) { renameStorm(t, newWorld(t)) })
+	t.Run("few descriptors", func(t *testing.T) {
+		w := newWorldMax(t, 5)
+		needHandles(t, w)
+		renameStorm(t, w)
+	})
+}
+
+func renameStorm(t *testing.T, w *world) {
+	r := me()
 	top := w.home(r)
 	dirs := []*dnode{top}
 	for i := range 3 {
@@ -251,7 +260,7 @@ func storm(t *testing.T, r *vnode.Req, rnd *rand.Rand, dirs []*dnode) {
 		_, err = dir.ReadDir(r)
 	}
 	switch fault.KindOf(err) {
-	case fault.NotExist, fault.Exist, fault.NotDir, fault.IsDir, fault.NotEmpty, fault.Invalid, fault.Perm, fault.Again:
+	case fault.NotExist, fault.Exist, fault.NotDir, fault.IsDir, fault.NotEmpty, fault.Invalid, fault.Perm, fault.Again, fault.Stale:
 	default:
 		if err != nil {
 			t.Error(err)
@@ -274,7 +283,7 @@ func TestNodesAreCanonical(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := openFS(t, w.path)
+	other := openFS(t, w.path, 0)
 	if !w.fs.Is(e.Node) || other.Is(e.Node) {
 		t.Error("Is does not know its own nodes")
 	}

@@ -40,7 +40,12 @@ func (n *dnode) Create(r *vnode.Req, name string, flags vnode.OpenFlags, mode ui
 		}
 		return vnode.Entry{}, nil, vnode.Mode{}, fault.At("create", name, err)
 	}
-	return vnode.Entry{Node: child}, newHandle(r, child, fd), vnode.Mode{}, nil
+	h, err := newHandle(r, child, fd)
+	if err != nil {
+		child.Unref()
+		return vnode.Entry{}, nil, vnode.Mode{}, fault.At("create", name, err)
+	}
+	return vnode.Entry{Node: child}, h, vnode.Mode{}, nil
 }
 
 func (n *dnode) openExisting(r *vnode.Req, name string, flags vnode.OpenFlags) (vnode.Entry, vnode.Handle, vnode.Mode, error) {

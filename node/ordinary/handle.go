@@ -31,13 +31,23 @@ var (
 	_ vnode.Locker  = (*handle)(nil)
 )
 
-func newHandle(r *vnode.Req, n *dnode, fd int) *handle {
-	n.ref()
+// newHandle takes fd over, also when it fails.
+func newHandle(r *vnode.Req, n *dnode, fd int) (vnode.Handle, error) {
 	h := &handle{node: n, fd: fd}
 	if r != nil {
 		h.uid = r.UID
 	}
-	return h
+	err := n.hold()
+	if err == nil {
+		if err = n.fs.countHandle(h.uid); err != nil {
+			n.release()
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fault.At("open", "", err)
+	}
+	return h, nil
 }
 
 // leasePatience bounds how long an open waits for the holder of a lease
@@ -67,7 +77,8 @@ func (n *dnode) Open(r *vnode.Req, flags vnode.OpenFlags) (vnode.Handle, vnode.M
 	if err != nil {
 		return nil, vnode.Mode{}, err
 	}
-	return newHandle(r, n, fd), vnode.Mode{}, nil
+	h, err := newHandle(r, n, fd)
+	return h, vnode.Mode{}, err
 }
 
 func (n *dnode) reopen(r *vnode.Req, flags vnode.OpenFlags) (fd int, err error) {
@@ -189,5 +200,6 @@ func (h *handle) Release(*vnode.Req) {
 	for o := range owners {
 		h.node.locks.drop(o)
 	}
-	h.node.Unref()
+	h.node.fs.dropHandle(h.uid)
+	h.node.release()
 }

@@ -1,6 +1,7 @@
 package ordinary
 
 import (
+	"container/list"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,11 +15,16 @@ import (
 // type the kernel refuses.
 type dnode struct {
 	fs  *FS
-	fd  int // O_PATH
 	id  inode
 	typ vnode.Type
 
-	refs  int // guarded by fs.mu; at 0 fd is closed
+	// Guarded by fs.mu, but fd may be used without it between hold and release.
+	fd     int              // O_PATH; -1: given up, handle finds the file again
+	refs   int              // at 0 the node is forgotten
+	pins   int              // operations and open files that need fd
+	handle *unix.FileHandle // nil until fd is first given up
+	place  *list.Element    // in fs.recent, while fd is open
+
 	locks lockTable
 }
 
@@ -41,35 +47,6 @@ var (
 	_ vnode.XattrSetter = (*dnode)(nil)
 )
 
-// adopt makes the node of an O_PATH descriptor, or finds the one there is; either
-// way it takes fd over and the result carries one reference.
-func (f *FS) adopt(fd int) (*dnode, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return nil, fault.FromOS("stat", "", err)
-	}
-	typ, ok := nodeType(st.Mode)
-	if !ok {
-		unix.Close(fd)
-		return nil, fault.Newf(fault.Perm, "devices are not served")
-	}
-	id := inode{st.Dev, st.Ino}
-	f.mu.Lock()
-	n := f.nodes[id]
-	if n == nil {
-		n = &dnode{fs: f, fd: fd, id: id, typ: typ}
-		f.nodes[id] = n
-		fd = -1
-	}
-	n.refs++
-	f.mu.Unlock()
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	return n, nil
-}
-
 func nodeType(mode uint32) (vnode.Type, bool) {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -86,54 +63,14 @@ func nodeType(mode uint32) (vnode.Type, bool) {
 	return 0, false
 }
 
-func (n *dnode) ref() {
-	n.fs.mu.Lock()
-	defer n.fs.mu.Unlock()
-	n.refs++
-}
-
-// hold keeps the descriptor open over an operation; false when it is closed. End
-// it with Unref.
-func (n *dnode) hold() bool {
-	n.fs.mu.Lock()
-	defer n.fs.mu.Unlock()
-	if n.refs <= 0 {
-		return false
-	}
-	n.refs++
-	return true
-}
-
-// Unref gives back the reference that an Entry carried.
-func (n *dnode) Unref() {
-	n.fs.mu.Lock()
-	n.refs--
-	last := n.refs == 0
-	if last {
-		delete(n.fs.nodes, n.id)
-	}
-	n.fs.mu.Unlock()
-	if last {
-		unix.Close(n.fd)
-	}
-}
-
 // do runs fn as r's caller, with the descriptors of the nodes held open.
 func (n *dnode) do(r *vnode.Req, op, name string, fn func() error, others ...*dnode) error {
-	for i, other := range append(others, n) {
-		if !other.hold() {
-			for _, held := range others[:i] {
-				held.Unref()
-			}
-			return fault.E(op, name, fault.Stale, nil)
+	for _, used := range append(others, n) {
+		if err := used.hold(); err != nil {
+			return fault.At(op, name, err)
 		}
+		defer used.release()
 	}
-	defer func() {
-		n.Unref()
-		for _, other := range others {
-			other.Unref()
-		}
-	}()
 	return fault.At(op, name, n.fs.as(r, fn))
 }
 
@@ -177,10 +114,10 @@ func (n *dnode) Lookup(r *vnode.Req, name string) (vnode.Entry, error) {
 
 // Attr needs no rights on the file itself, like stat(2).
 func (n *dnode) Attr(*vnode.Req) (vnode.Attr, error) {
-	if !n.hold() {
-		return vnode.Attr{}, fault.E("stat", "", fault.Stale, nil)
+	if err := n.hold(); err != nil {
+		return vnode.Attr{}, fault.At("stat", "", err)
 	}
-	defer n.Unref()
+	defer n.release()
 	return n.attr()
 }
 

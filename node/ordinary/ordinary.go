@@ -45,6 +45,9 @@ type Options struct {
 	Root bool
 	// Log hears faults of the store (one line, no newline); may be nil.
 	Log func(msg string)
+	// MaxOpen bounds the descriptors held for known files; 0: as many as the
+	// process can spare.
+	MaxOpen int
 }
 
 // FS serves one durable directory. All methods may be called at the same time.
@@ -54,17 +57,19 @@ type FS struct {
 	groups []uint32 // the daemon's own supplementary groups
 	log    func(string)
 
-	mu    sync.Mutex
-	nodes map[inode]*dnode
-}
+	mount    int  // names the file system to open_by_handle_at(2)
+	byHandle bool // descriptors of nodes can be given up and had again
+	maxOpen  int
 
-// inode names a file as long as somebody holds it.
-type inode struct{ dev, ino uint64 }
+	mu sync.Mutex
+	lookupTable
+}
 
 // New serves the directory root (an O_PATH descriptor is enough), e.g.
 // store.DurableRoot(), which it does not keep. It sets the umask to 0.
 func New(root *os.File, o Options) (*FS, error) {
-	f := &FS{asRoot: o.Root, log: o.Log, nodes: map[inode]*dnode{}}
+	f := &FS{asRoot: o.Root, log: o.Log, mount: -1}
+	f.nodes, f.handles = map[inode]*dnode{}, map[uint32]int{}
 	if o.Root {
 		if err := f.checkPrivilege(); err != nil {
 			return nil, err
@@ -75,22 +80,29 @@ func New(root *os.File, o Options) (*FS, error) {
 	if err != nil {
 		return nil, fault.FromOS("open", root.Name(), err)
 	}
-	f.root, err = f.adopt(fd)
+	if err = f.openMount(fd); err == nil {
+		if err = f.setLimits(o.MaxOpen); err == nil {
+			f.root, err = f.adopt(fd)
+		}
+	}
 	return f, err
 }
 
 // Close drops all descriptors; nodes still in use answer Stale.
 func (f *FS) Close() error {
 	f.mu.Lock()
-	all := f.nodes
-	f.nodes = map[inode]*dnode{}
-	for _, n := range all {
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
 		n.refs = 0
+		if n.fd >= 0 {
+			unix.Close(n.fd)
+		}
+		n.fd, n.place = -1, nil
 	}
-	f.mu.Unlock()
-	for _, n := range all {
-		unix.Close(n.fd)
-	}
+	clear(f.nodes)
+	f.recent.Init()
+	unix.Close(f.mount)
+	f.mount = -1
 	return nil
 }
 
@@ -121,10 +133,10 @@ func (f *FS) Is(n vnode.Node) bool {
 
 // Statfs is statfs(2) of the store's file system.
 func (f *FS) Statfs() (vnode.Statfs, error) {
-	if !f.root.hold() {
-		return vnode.Statfs{}, fault.E("statfs", "", fault.Stale, nil)
+	if err := f.root.hold(); err != nil {
+		return vnode.Statfs{}, fault.At("statfs", "", err)
 	}
-	defer f.root.Unref()
+	defer f.root.release()
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.root.fd, &st); err != nil {
 		return vnode.Statfs{}, fault.FromOS("statfs", "", err)

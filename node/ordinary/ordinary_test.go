@@ -31,6 +31,12 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldMax(t, 0)
+}
+
+// newWorldMax bounds the descriptors of known files.
+func newWorldMax(t *testing.T, maxOpen int) *world {
+	t.Helper()
 	// Not t.TempDir: its parents are 0700 of ours, which is as a store should be,
 	// but the checks below also go in directly as other users.
 	path, err := os.MkdirTemp("", "ordinary")
@@ -46,17 +52,17 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	return &world{t, path, openFS(t, path)}
+	return &world{t, path, openFS(t, path, maxOpen)}
 }
 
-func openFS(t *testing.T, path string) *FS {
+func openFS(t *testing.T, path string, maxOpen int) *FS {
 	t.Helper()
 	root, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	fs, err := New(root, Options{Root: os.Geteuid() == 0, Log: func(m string) { t.Log(m) }})
+	fs, err := New(root, Options{Root: os.Geteuid() == 0, Log: func(m string) { t.Log(m) }, MaxOpen: maxOpen})
 	if err != nil {
 		t.Fatal(err)
 	}
