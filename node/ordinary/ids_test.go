@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -76,6 +77,18 @@ func TestTwoUsers(t *testing.T) {
 		{"steal", func() error { _, err := open.Setattr(b, vnode.SetAttr{UID: ptr[uint32](bob)}); return err }, fault.Perm},
 		{"give away", func() error { _, err := open.Setattr(a, vnode.SetAttr{UID: ptr[uint32](bob)}); return err }, fault.Perm},
 		{"foreign group", func() error { _, err := open.Setattr(a, vnode.SetAttr{GID: ptr[uint32](bob)}); return err }, fault.Perm},
+		{"touch a file one may write", func() error {
+			_, err := suid.Setattr(b, vnode.SetAttr{Atime: ptr(time.Now()), Mtime: ptr(time.Now())})
+			return err
+		}, 0},
+		{"touch a file one may read", func() error {
+			_, err := open.Setattr(b, vnode.SetAttr{Atime: ptr(time.Now()), Mtime: ptr(time.Now())})
+			return err
+		}, fault.Access},
+		{"forge a time", func() error {
+			_, err := suid.Setattr(b, vnode.SetAttr{Atime: ptr(time.Now()), Mtime: ptr(time.Unix(1, 0))})
+			return err
+		}, fault.Perm},
 		{"xattr", func() error { return open.Setxattr(b, "user.x", []byte("x"), 0) }, fault.Access},
 		{"take setuid away from a file one may write", func() error {
 			_, err := suid.Setattr(b, vnode.SetAttr{Mode: ptr[uint32](0o777)})

@@ -34,13 +34,7 @@ func (n *dnode) Setattr(r *vnode.Req, s vnode.SetAttr) (vnode.Attr, error) {
 			}
 		}
 		if s.Atime != nil || s.Mtime != nil {
-			ts := []unix.Timespec{timespec(s.Atime), timespec(s.Mtime)}
-			// Through /proc and not AT_EMPTY_PATH, which older kernels refuse here;
-			// a symlink's own times are reached by it alone.
-			if n.typ == vnode.Symlink {
-				return unix.UtimesNanoAt(n.fd, "", ts, unix.AT_EMPTY_PATH)
-			}
-			return unix.UtimesNanoAt(unix.AT_FDCWD, beneath.FDPath(n.fd), ts, 0)
+			return n.utimens(s.Atime, s.Mtime)
 		}
 		return nil
 	})
@@ -77,6 +71,35 @@ func (n *dnode) dropPrivilege() error {
 		}
 		return unix.Chmod(beneath.FDPath(n.fd), st.Mode&0o1777)
 	})
+}
+
+// nowish is how old a time may be that was meant as "now": the request carries the
+// server's clock instead of the flag.
+const nowish = 5 * time.Second
+
+// utimens sets times; who may only write the file can set both to now, and that is
+// what is done where the times given are about now.
+func (n *dnode) utimens(atime, mtime *time.Time) error {
+	err := n.setTimes(timespec(atime), timespec(mtime))
+	if err == unix.EPERM && isNow(atime) && isNow(mtime) {
+		now := unix.Timespec{Nsec: unix.UTIME_NOW}
+		err = n.setTimes(now, now)
+	}
+	return err
+}
+
+// setTimes goes through /proc and not AT_EMPTY_PATH, which older kernels refuse
+// here; a symlink's own times are reached by that alone.
+func (n *dnode) setTimes(atime, mtime unix.Timespec) error {
+	ts := []unix.Timespec{atime, mtime}
+	if n.typ == vnode.Symlink {
+		return unix.UtimesNanoAt(n.fd, "", ts, unix.AT_EMPTY_PATH)
+	}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, beneath.FDPath(n.fd), ts, 0)
+}
+
+func isNow(t *time.Time) bool {
+	return t != nil && (t.IsZero() || time.Since(*t).Abs() < nowish)
 }
 
 // truncate uses the open file where there is one: it may be writable though the
