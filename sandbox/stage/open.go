@@ -130,8 +130,8 @@ func (a ask) serve(at int) *answer {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	switch {
 	case a.Beneath:
+		// Without O_NOFOLLOW: with it a symlink at the end would be opened itself.
 		how.Resolve |= unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS
-		how.Flags |= unix.O_NOFOLLOW
 	case a.Last:
 		// A single name: O_NOFOLLOW with O_PATH opens a symlink itself.
 		how.Resolve |= unix.RESOLVE_BENEATH

@@ -188,10 +188,10 @@ func (s *stager) readSkeleton() error {
 	if s.skeleton, err = unix.OpenTree(dir, "", cloneFlags|unix.AT_RECURSIVE); err != nil {
 		return fmt.Errorf("clone the skeleton: %w", err)
 	}
-	if s.maskFile, err = openOwn(dir, MaskFile); err != nil {
+	if s.maskFile, err = openOwn(s.skeleton, MaskFile); err != nil {
 		return err
 	}
-	if s.maskDir, err = openOwn(dir, MaskDir); err != nil {
+	if s.maskDir, err = openOwn(s.skeleton, MaskDir); err != nil {
 		return err
 	}
 	row := Row{RW: true}
