@@ -136,7 +136,7 @@ func (d agentsDir) mayMake(r *vnode.Req) error {
 	switch {
 	case d.t.isRoot(r.UID), d.home && r.UID == d.uid:
 		return nil
-	case !d.home && d.t.o.AgentGroup != 0 && inGroup(r, d.t.o.AgentGroup):
+	case !d.home && d.t.o.AgentGroup != 0 && d.t.inGroup(r, d.t.o.AgentGroup):
 		return nil
 	}
 	return fault.Newf(fault.Access, "not the directory's owner")
@@ -150,6 +150,9 @@ func (d agentsDir) Mkdir(r *vnode.Req, name string, mode uint32) (vnode.Entry, e
 
 func (d agentsDir) mkdir(r *vnode.Req, name string, mode uint32) (vnode.Entry, error) {
 	if err := d.mayMake(r); err != nil {
+		return vnode.Entry{}, err
+	}
+	if err := checkLen(name); err != nil {
 		return vnode.Entry{}, err
 	}
 	base, ok := strings.CutSuffix(name, ".d")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,9 +63,17 @@ func (t *Tree) isRoot(uid uint32) bool {
 func (t *Tree) writer(r *vnode.Req) agent.Writer {
 	w := agent.Writer{UID: r.UID, GID: r.GID, Root: t.isRoot(r.UID)}
 	if !w.Root {
-		w.Groups = groupsOf(r.TID)
+		w.Groups = t.groups(r)
 	}
 	return w
+}
+
+// groups are the supplementary groups of the caller.
+func (t *Tree) groups(r *vnode.Req) []uint32 {
+	if t.o.Groups != nil {
+		return t.o.Groups(r)
+	}
+	return groupsOf(r.TID)
 }
 
 // groupsOf reads the supplementary groups of a thread; none if it is not to be
@@ -94,14 +103,6 @@ func groupsOf(tid uint32) []uint32 {
 }
 
 // inGroup says whether the caller is a member of gid.
-func inGroup(r *vnode.Req, gid uint32) bool {
-	if r.GID == gid {
-		return true
-	}
-	for _, g := range groupsOf(r.TID) {
-		if g == gid {
-			return true
-		}
-	}
-	return false
+func (t *Tree) inGroup(r *vnode.Req, gid uint32) bool {
+	return r.GID == gid || slices.Contains(t.groups(r), gid)
 }

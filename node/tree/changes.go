@@ -120,6 +120,7 @@ func (t *Tree) reread(d *ctlDir) {
 func (x *execDir) reread() {
 	x.mu.Lock()
 	loaded := x.loaded
+	x.seen = x.count.Load()
 	names := map[string]bool{}
 	for name := range x.slots {
 		names[name] = true
@@ -150,7 +151,10 @@ func (x *execDir) reread() {
 // differs says whether a name is another file than the mirror has.
 func (x *execDir) differs(name string) bool {
 	if strings.HasSuffix(name, ".d") {
-		return true
+		_, err := x.t.st.Object(x.dir + "/" + name)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.dirs[name] != (err == nil)
 	}
 	info, err := x.t.st.StatFile(x.dir + "/" + name)
 	x.mu.Lock()
@@ -163,4 +167,20 @@ func (x *execDir) differs(name string) bool {
 		return false
 	}
 	return err != nil || s.cur.info.Gen != info.Gen || s.attr != info.Attr
+}
+
+// dropDir forgets the node of a removed object, and the directories in it.
+func (t *Tree) dropDir(dir string) {
+	t.mu.Lock()
+	d := t.dirs[dir]
+	delete(t.dirs, dir)
+	for name := range t.execs {
+		if strings.HasPrefix(name, dir+"/") {
+			delete(t.execs, name)
+		}
+	}
+	t.mu.Unlock()
+	if d != nil {
+		d.forget()
+	}
 }

@@ -50,6 +50,9 @@ type ctlDir struct {
 
 func (*ctlDir) InMemory() {}
 
+// PrivateListing: scratch is listed for who may write only.
+func (*ctlDir) PrivateListing() {}
+
 // newCtlDir makes the node; the caller keeps it canonical.
 func newCtlDir(t *Tree, kind objectKind, dir, name string, set *control.Set, obj *store.Object) *ctlDir {
 	d := &ctlDir{

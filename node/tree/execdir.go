@@ -43,9 +43,11 @@ type execDir struct {
 	rules execRules
 	owner func() (uid, gid uint32)
 	node  vnode.Node // the directory node that shows the entries
+	count *store.Counter
 
 	mu     sync.Mutex // protects the fields below and what slot says
 	loaded bool
+	seen   uint64 // counter when the directory was last read whole
 	slots  map[string]*slot
 	dirs   map[string]bool // NAME.d, of a tier
 	mod    time.Time
@@ -54,7 +56,10 @@ type execDir struct {
 func (*execDir) InMemory() {}
 
 func newExecDir(t *Tree, dir string, rules execRules, owner func() (uint32, uint32)) *execDir {
-	x := &execDir{t: t, dir: dir, rules: rules, owner: owner, slots: map[string]*slot{}, dirs: map[string]bool{}, mod: t.born}
+	x := &execDir{
+		t: t, dir: dir, rules: rules, owner: owner, count: t.st.Changes(dir),
+		slots: map[string]*slot{}, dirs: map[string]bool{}, mod: t.born,
+	}
 	x.node = x
 	return x
 }
@@ -75,8 +80,9 @@ func (t *Tree) execDir(dir string, rules execRules, owner func() (uint32, uint32
 	return x
 }
 
-// load reads the directory once; afterwards the store's watcher and our own
-// changes keep it.
+// load reads the directory once; afterwards our own changes keep it, and those of
+// others are seen by the store's counter: a listing reads the directory again, a
+// missing name is looked for, and an open finds out that the bytes are others.
 func (x *execDir) load() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -84,6 +90,7 @@ func (x *execDir) load() {
 		return
 	}
 	x.loaded = true
+	x.seen = x.count.Load()
 	names, err := x.t.st.List(x.dir)
 	if err != nil {
 		if !fault.Is(err, fault.NotExist) {
@@ -123,8 +130,20 @@ func (x *execDir) committed(name string, info store.FileInfo) *slot {
 func (x *execDir) slot(name string) *slot {
 	x.load()
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.slots[name]
+	s, current := x.slots[name], x.seen == x.count.Load()
+	x.mu.Unlock()
+	if s != nil || current || !x.takes(name) {
+		return s
+	}
+	if info, err := x.t.st.StatFile(x.dir + "/" + name); err == nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.slots[name] == nil {
+			x.slots[name] = x.committed(name, info)
+		}
+		return x.slots[name]
+	}
+	return nil
 }
 
 func (x *execDir) has(name string) bool { return x.slot(name) != nil }
@@ -213,16 +232,17 @@ func (x *execDir) Lookup(_ *vnode.Req, name string) (vnode.Entry, error) {
 }
 
 func (x *execDir) lookupObject(name string) (vnode.Entry, error) {
-	x.mu.Lock()
-	there := x.dirs[name]
-	x.mu.Unlock()
-	if !there {
+	base := strings.TrimSuffix(name, ".d")
+	if !node.IsName(base) {
 		return vnode.Entry{}, notExist(name)
 	}
-	d, err := x.t.toolObject(x, strings.TrimSuffix(name, ".d"))
+	d, err := x.t.toolObject(x, base)
 	if err != nil {
 		return vnode.Entry{}, err
 	}
+	x.mu.Lock()
+	x.dirs[name] = true
+	x.mu.Unlock()
 	return vnode.Entry{Node: d, Valid: dirValid}, nil
 }
 
@@ -243,6 +263,12 @@ func (t *Tree) toolObject(x *execDir, name string) (*ctlDir, error) {
 // ReadDir lists everything, temporary names included: these are ordinary files.
 func (x *execDir) ReadDir(*vnode.Req) ([]vnode.Dirent, error) {
 	x.load()
+	x.mu.Lock()
+	current := x.seen == x.count.Load()
+	x.mu.Unlock()
+	if !current {
+		x.reread()
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := make([]vnode.Dirent, 0, len(x.slots)+len(x.dirs))
@@ -313,7 +339,7 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &slot{x: x, name: name, attr: store.FileAttr{UID: r.UID, GID: r.GID, Mode: mode & 0o777}, claim: cl}
+	s := &slot{x: x, name: name, attr: store.FileAttr{UID: r.UID, GID: r.GID, Mode: mode & 0o777}, claim: cl, mtime: time.Now()}
 	s.fresh = &newFile{s: s, ino: inoOf("/"+x.dir+"/"+name) ^ uint64(time.Now().UnixNano())}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -322,6 +348,8 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 		return nil, fault.Newf(fault.Exist, "%s is there", errName(name))
 	}
 	x.slots[name] = s
+	x.mod = time.Now()
+	x.t.nodeChanged(nil, x.node)
 	return s, nil
 }
 
@@ -357,98 +385,6 @@ func (x *execDir) Link(_ *vnode.Req, old vnode.Node, name string) (vnode.Entry, 
 	return vnode.Entry{}, fault.At("link", "/"+x.dir+"/"+name, fault.Newf(k, "an executable has one name"))
 }
 
-// Unlink removes a file; its .d with the policy stays for whoever replaces it.
-func (x *execDir) Unlink(r *vnode.Req, name string) error {
-	return fault.At("unlink", "/"+x.dir+"/"+name, x.unlink(r, name))
-}
-
-func (x *execDir) unlink(r *vnode.Req, name string) error {
-	if err := x.writer(r); err != nil {
-		return err
-	}
-	s := x.slot(name)
-	if s == nil {
-		return notExist(name)
-	}
-	if err := s.remove(); err != nil {
-		return err
-	}
-	x.told(name)
-	return nil
-}
-
-// Rmdir removes the controls of a tool that has no executable any more.
-func (x *execDir) Rmdir(r *vnode.Req, name string) error {
-	return fault.At("rmdir", "/"+x.dir+"/"+name, x.rmdir(r, name))
-}
-
-func (x *execDir) rmdir(r *vnode.Req, name string) error {
-	if err := x.writer(r); err != nil {
-		return err
-	}
-	x.load()
-	base := strings.TrimSuffix(name, ".d")
-	x.mu.Lock()
-	there, used := x.dirs[name], x.slots[base] != nil
-	x.mu.Unlock()
-	switch {
-	case !there && x.slot(name) != nil:
-		return fault.Newf(fault.NotDir, "no directory")
-	case !there:
-		return notExist(name)
-	case used:
-		return fault.Newf(fault.Busy, "%s is still there", base)
-	}
-	if err := x.t.st.Remove(x.dir + "/" + name); err != nil {
-		return err
-	}
-	x.mu.Lock()
-	delete(x.dirs, name)
-	x.mu.Unlock()
-	x.t.dropDir(x.dir + "/" + name)
-	x.told(name)
-	x.t.tools.Changed(x.dir, base)
-	return nil
-}
-
-// Rename moves within the directory.
-func (x *execDir) Rename(r *vnode.Req, oldName string, newDir vnode.Node, newName string) error {
-	path := "/" + x.dir + "/" + oldName
-	if to, ok := newDir.(*execDir); !ok || to != x {
-		return fault.At("rename", path, fault.Newf(fault.CrossDevice, "executables do not leave their directory"))
-	}
-	return fault.At("rename", path, x.rename(r, oldName, newName))
-}
-
-func (x *execDir) rename(r *vnode.Req, oldName, newName string) error {
-	if err := x.writer(r); err != nil {
-		return err
-	}
-	s := x.slot(oldName)
-	x.mu.Lock()
-	isDir := x.dirs[oldName] || x.dirs[newName]
-	x.mu.Unlock()
-	switch {
-	case isDir:
-		return perm("the controls of a tool keep their name")
-	case s == nil:
-		return notExist(oldName)
-	case oldName == newName:
-		return nil
-	}
-	if !x.takes(newName) && x.slot(newName) == nil {
-		if err := x.temporary(newName, false); err != nil {
-			return err
-		}
-	}
-	if err := s.move(newName); err != nil {
-		return err
-	}
-	x.told(oldName)
-	x.told(newName)
-	return nil
-}
-
 // FsyncDir has nothing to do: what is in force is durable.
 func (x *execDir) FsyncDir(*vnode.Req) error { return nil }
 
@@ -472,65 +408,4 @@ func (x *execDir) Listxattr(*vnode.Req) ([]string, error) { return x.xattrs().li
 
 func (x *execDir) xattrs() xattrs {
 	return xattrs{kind: strings.TrimSuffix(x.rules.kind, ".exec") + ".dir", origin: "durable"}
-}
-
-// hooksDir is hooks/ of an object: pre.d and post.d.
-type hooksDir struct {
-	d *ctlDir
-	e *control.Entry
-}
-
-func (hooksDir) InMemory() {}
-
-var phases = [...]string{"post.d", "pre.d"}
-
-func (h hooksDir) path() string { return h.d.path(h.e.Name) }
-
-func (h hooksDir) Attr(*vnode.Req) (vnode.Attr, error) {
-	if h.d.obj.Gone() {
-		return vnode.Attr{}, fault.E("stat", h.path(), fault.Stale, nil)
-	}
-	uid, gid := h.d.sub.owner()
-	return dirAttr(h.path(), h.e.Mode, uid, gid, h.d.modTime(h.e.Name)), nil
-}
-
-// phase is the directory of one phase.
-func (h hooksDir) phase(name string) *execDir {
-	dir := h.d.dir + "/" + h.e.Name + "/" + name
-	rules := execRules{max: maxHook, kind: h.d.kind.String() + ".hook", dir: h.e.Mode}
-	return h.d.t.execDir(dir, rules, h.d.sub.owner)
-}
-
-func (h hooksDir) Lookup(r *vnode.Req, name string) (vnode.Entry, error) {
-	if !slices.Contains(phases[:], name) || h.d.obj.Gone() {
-		return vnode.Entry{}, notExist(name)
-	}
-	if !h.d.ownerOrRoot(r) {
-		return vnode.Entry{}, fault.E("lookup", h.path(), fault.Access, nil)
-	}
-	return vnode.Entry{Node: h.phase(name), Valid: dirValid}, nil
-}
-
-func (h hooksDir) ReadDir(r *vnode.Req) ([]vnode.Dirent, error) {
-	var out []vnode.Dirent
-	for _, p := range phases {
-		out = append(out, vnode.Dirent{Name: p, Ino: inoOf("/" + h.d.dir + "/" + h.e.Name + "/" + p), Type: vnode.Directory})
-	}
-	return out, nil
-}
-
-// dropDir forgets the node of a removed object, and the directories in it.
-func (t *Tree) dropDir(dir string) {
-	t.mu.Lock()
-	d := t.dirs[dir]
-	delete(t.dirs, dir)
-	for name := range t.execs {
-		if strings.HasPrefix(name, dir+"/") {
-			delete(t.execs, name)
-		}
-	}
-	t.mu.Unlock()
-	if d != nil {
-		d.forget()
-	}
 }

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"io"
 	"strconv"
 	"sync"
 
@@ -237,7 +238,11 @@ func (h *logHandle) Read(_ *vnode.Req, p []byte, off int64) (int, error) {
 	if h.log == nil {
 		return 0, nil
 	}
-	return h.log.ReadAt(p, off)
+	n, err := h.log.ReadAt(p, off)
+	if err == io.EOF {
+		err = nil
+	}
+	return n, err
 }
 
 func (h *logHandle) Release(*vnode.Req) {

@@ -52,6 +52,11 @@ func (s agentSubject) prefix(e *control.Entry, text []byte, w agent.Writer) erro
 }
 
 func (s agentSubject) commit(e *control.Entry, text []byte, w agent.Writer) (uint64, error) {
+	// As it was written: Commit adds the last LF, which some controls need.
+	if err := e.JudgeFor(s.o.ControlObject(), text); err != nil {
+		s.rejected(e.Name, w, err)
+		return 0, err
+	}
 	return s.o.Commit(e, text, w)
 }
 

@@ -56,6 +56,8 @@ type Options struct {
 	Runtime, Version string
 	// Log hears what an administrator should know; may be nil.
 	Log func(msg string)
+	// Groups overrides how the groups of a caller are found; for tests.
+	Groups func(*vnode.Req) []uint32
 	// HideFor overrides how long an unlinked control stays hidden; for tests.
 	HideFor time.Duration
 }
