@@ -131,7 +131,7 @@ func (m *manager) adoptAll() {
 			continue
 		}
 		if err := m.adopt(rec); err != nil {
-			log.Warn("not adopted, ended", zap.String("agent", rec.Ref), zap.Error(err))
+			log.Warn("not adopted, ended", zap.String("agent", rec.Ref), zap.Error(err), zap.String("host", m.w.run.hostSaid(key)))
 			m.end(rec, err)
 			continue
 		}

@@ -81,6 +81,23 @@ func (r *runDir) lock(key string) (*os.File, error) {
 	return f, nil
 }
 
+// hostLog is where the host process writes what went wrong. It outlives the
+// daemon as the process does.
+func (r *runDir) hostLog(key string) (*os.File, error) {
+	path := filepath.Join(r.agent(key), "host.log")
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	return f, fault.FromOS("open", path, err)
+}
+
+// hostSaid is the end of what it wrote, at most 4 KiB.
+func (r *runDir) hostSaid(key string) string {
+	b, err := os.ReadFile(filepath.Join(r.agent(key), "host.log"))
+	if err != nil {
+		return ""
+	}
+	return string(b[max(0, len(b)-4096):])
+}
+
 // locked says whether somebody holds the agent's lock.
 func (r *runDir) locked(key string) bool {
 	f, err := r.lock(key)

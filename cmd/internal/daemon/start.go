@@ -313,8 +313,13 @@ func (l *attempt) startHost(r *running, p place) (guest *os.File, err error) {
 		return nil, err
 	}
 	defer lock.Close()
+	said, err := w.run.hostLog(key.RuntimeKey())
+	if err != nil {
+		return nil, err
+	}
+	defer said.Close()
 	params := &agentd.Params{Agent: key.Name, Key: key.RuntimeKey(), Session: p.Session, Owner: l.cfg.Owner, DaemonUID: w.uid}
-	proc, err := agentd.Start(bin, params, agentd.Files{Wire: wire, Term: term, Ctl: ctl, Lock: lock}, w.hostIdentity(l.cfg))
+	proc, err := agentd.Start(bin, params, agentd.Files{Wire: wire, Term: term, Ctl: ctl, Lock: lock, Log: said}, w.hostIdentity(l.cfg))
 	if err != nil {
 		return nil, failure{69, err}
 	}

@@ -75,13 +75,14 @@ func (r *running) finish() {
 			u.m.event(u.key, agent.Event{Type: "agent.exit", Session: r.want.Session, Status: "stuck", Reason: err.Error()})
 			<-r.box.Done()
 		}
+		said := u.m.w.run.hostSaid(u.key.RuntimeKey())
 		r.putAway()
 		typ := "agent.exit"
 		if expected {
 			typ = "agent.stop"
 		}
 		u.m.event(u.key, agent.Event{Type: typ, Session: r.want.Session, Status: "dead", Reason: reason})
-		u.m.w.log.Info(typ, zap.String("agent", u.key.String()), zap.String("reason", reason))
+		u.m.w.log.Info(typ, zap.String("agent", u.key.String()), zap.String("reason", reason), zap.String("host", said))
 		u.set(node.Dead, nil, reason)
 		close(r.done)
 	})
