@@ -228,6 +228,7 @@ func TestJobControlAndResize(t *testing.T) {
 	f.input("two\r")
 	f.untilCount("two\r\n", 2)
 	f.input("\x03")
+	f.untilOutput("^C\r\n") // bash drops what was typed before it has seen the end of its job
 	f.input("echo code $?\r")
 	f.untilOutput("code 130")
 	f.input("exit 3\r")
