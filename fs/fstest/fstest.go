@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -155,6 +156,16 @@ func As(uid, gid uint32) Option {
 	}
 }
 
+// Program runs a copy of the test's binary, one that the child's uid can reach.
+func Program(path string) Option {
+	return func(c *exec.Cmd) { c.Path = path }
+}
+
+// OwnMounts gives the child a mount namespace of its own.
+func OwnMounts() Option {
+	return func(c *exec.Cmd) { c.SysProcAttr.Unshareflags |= syscall.CLONE_NEWNS }
+}
+
 // Run runs the client in a child process with dir and in. A child that dies or
 // hangs ends the test; the error is the function's own.
 func (f Func[In, Out]) Run(t testing.TB, dir string, in In, options ...Option) (Out, error) {
@@ -171,6 +182,20 @@ func (f Func[In, Out]) Must(t testing.TB, dir string, in In, options ...Option) 
 		t.Fatalf("%s: %v", f.name, err)
 	}
 	return out
+}
+
+// Call is Run for a client that starts another one, where there is no test.
+func (f Func[In, Out]) Call(dir string, in In, options ...Option) (out Out, err error) {
+	r, err := f.start(dir, in, options)
+	if err != nil {
+		return out, err
+	}
+	defer r.stop()
+	out, err, broken := r.result()
+	if broken != nil {
+		return out, broken
+	}
+	return out, err
 }
 
 // Running is a client that runs.
@@ -190,22 +215,32 @@ type Running[Out any] struct {
 // the test.
 func (f Func[In, Out]) Start(t testing.TB, dir string, in In, options ...Option) *Running[Out] {
 	t.Helper()
+	r, err := f.start(dir, in, options)
+	if err != nil {
+		t.Fatalf("start of client %s: %v", f.name, err)
+	}
+	r.t = t
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (f Func[In, Out]) start(dir string, in In, options []Option) (*Running[Out], error) {
 	text, err := json.Marshal(in)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var pr, pw, readyR, readyW, goR, goW *os.File
 	for _, p := range []struct{ r, w **os.File }{{&pr, &pw}, {&readyR, &readyW}, {&goR, &goW}} {
 		if *p.r, *p.w, err = os.Pipe(); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), clientBound)
-	r := &Running[Out]{t: t, name: f.name, cancel: cancel, answer: make(chan []byte, 1), stderr: &bytes.Buffer{}, ready: readyR, goOn: goW}
+	r := &Running[Out]{name: f.name, cancel: cancel, answer: make(chan []byte, 1), stderr: &bytes.Buffer{}, ready: readyR, goOn: goW}
 	r.cmd = exec.CommandContext(ctx, exe)
 	r.cmd.Dir = "/"
 	r.cmd.Env = append(os.Environ(), envName+"="+f.name, envDir+"="+dir)
@@ -217,12 +252,16 @@ func (f Func[In, Out]) Start(t testing.TB, dir string, in In, options ...Option)
 	for _, o := range options {
 		o(r.cmd)
 	}
-	if err := r.cmd.Start(); err != nil {
-		cancel()
-		t.Fatalf("start of client %s: %v", f.name, err)
-	}
+	err = r.cmd.Start()
 	for _, f := range r.cmd.ExtraFiles {
 		f.Close()
+	}
+	if err != nil {
+		cancel()
+		for _, f := range []*os.File{pr, readyR, goW} {
+			f.Close()
+		}
+		return nil, err
 	}
 	go func() {
 		var b bytes.Buffer
@@ -230,8 +269,7 @@ func (f Func[In, Out]) Start(t testing.TB, dir string, in In, options ...Option)
 		pr.Close()
 		r.answer <- b.Bytes()
 	}()
-	t.Cleanup(r.stop)
-	return r
+	return r, nil
 }
 
 // PID is the child's process id.
@@ -268,28 +306,37 @@ func (r *Running[Out]) stop() {
 }
 
 // Wait waits for the child and gives its result.
-func (r *Running[Out]) Wait() (out Out, err error) {
+func (r *Running[Out]) Wait() (Out, error) {
 	r.t.Helper()
+	out, err, broken := r.result()
+	if broken != nil {
+		r.t.Fatal(broken)
+	}
+	return out, err
+}
+
+// result is what the child answered; broken says that it did not.
+func (r *Running[Out]) result() (out Out, err, broken error) {
 	werr := r.cmd.Wait()
 	r.done = true
 	r.cancel()
 	text := <-r.answer
 	if werr != nil {
-		r.t.Fatalf("client %s: %v\n%s", r.name, werr, r.stderr)
+		return out, nil, fmt.Errorf("client %s: %w\n%s", r.name, werr, r.stderr)
 	}
 	var a answer
 	if err := json.Unmarshal(text, &a); err != nil {
-		r.t.Fatalf("client %s: bad answer %q: %v\n%s", r.name, text, err, r.stderr)
+		return out, nil, fmt.Errorf("client %s: bad answer %q: %w\n%s", r.name, text, err, r.stderr)
 	}
 	if a.Error != nil {
 		err = a.Error
 	}
 	if len(a.Out) > 0 {
 		if uerr := json.Unmarshal(a.Out, &out); uerr != nil && err == nil {
-			r.t.Fatalf("client %s: %v", r.name, uerr)
+			return out, nil, fmt.Errorf("client %s: %w", r.name, uerr)
 		}
 	}
-	return out, err
+	return out, err, nil
 }
 
 // M is a mounted tree.
@@ -308,10 +355,7 @@ func Mount(t testing.TB, tree vnode.FS, o fs.Options) *M {
 	o.FS = tree
 	if os.Geteuid() == 0 {
 		o.AllowOther = true
-		// Others are to reach it too.
-		if err := os.Chmod(o.Mountpoint, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		Open(t, o.Mountpoint)
 	}
 	o.DefaultPermissions = true
 	if o.Log == nil {
@@ -332,6 +376,16 @@ func Mount(t testing.TB, tree vnode.FS, o fs.Options) *M {
 		}
 	})
 	return &M{Dir: s.Mountpoint(), Server: s}
+}
+
+// Open lets other uids reach a temporary directory of a test.
+func Open(t testing.TB, dir string) {
+	t.Helper()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Require skips a test where there is no usable FUSE, or fails it where the
