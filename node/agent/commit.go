@@ -12,12 +12,14 @@ import (
 // of the new value, for undoing it by Store().PutIf. The old value stays in
 // force on every error; a refusal is told to the log too.
 func (o *Object) Commit(e *control.Entry, text []byte, w Writer) (gen uint64, err error) {
-	text = control.Normalize(text)
+	// Judged as it was written: a list without its last LF may be half a list, and
+	// what is added here would hide that.
 	if err := e.JudgeFor(o.ControlObject(), text); err != nil {
 		err = fault.At("write", o.path(e.Name), err)
 		o.Rejected(e.Name, w, err)
 		return 0, err
 	}
+	text = control.Normalize(text)
 	err = o.ordered(e, func() error {
 		if err := o.Check(e, text, w); err != nil {
 			return err
