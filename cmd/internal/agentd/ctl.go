@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cortexfs/cmd/internal/peer"
+	"cortexfs/node"
 	"cortexfs/node/fault"
 	"cortexfs/sandbox/term"
 	"cortexfs/sandbox/wire"
@@ -276,7 +277,7 @@ func (a *agent) runInside(ctx context.Context, r *RunRequest) (*RunResult, error
 	if timeout < 0 || timeout > runMax {
 		return nil, fault.Newf(fault.Invalid, "time limit of %v, at most %v", timeout, runMax)
 	}
-	if s := a.state(); !s.Alive() || s == "start" {
+	if s := a.state(); !s.Alive() || s == node.Start {
 		return nil, fault.Newf(fault.Unavailable, "the agent is not ready")
 	}
 	res, err := a.host.Run(ctx, wire.RunMsg{Argv: r.Argv, Cwd: r.Cwd, Timeout: timeout.Milliseconds(), Limit: keepOutput})
