@@ -33,7 +33,8 @@ func agentNewCmd(s *State) *cobra.Command {
 		Long: "Make an agent with every control in its default. NAME is one of your own (home/UID/agent/NAME), for root a\n" +
 			"system agent; agent/NAME and home/UID/agent/NAME say it exactly. --from reads controls from a JSON object\n" +
 			"whose keys are control names and whose values are their texts. --tool declares a tool and adds the agent's\n" +
-			"own rule for it; the tool's policy must name the agent too before it may run.",
+			"own rule for it, and one for its shell tsh; the tools' policies must name the agent too before they may\n" +
+			"run, and what is missing there is told.",
 		Example: "  ctx agent new helper --tool fs.read --tool fs.list\n  ctx agent new reader --like coder --mount ~/docs /docs ro\n" +
 			"  ctx agent new helper --from helper.json",
 	}

@@ -52,17 +52,13 @@ func (r *running) record() error {
 	if err != nil {
 		return fault.FromOS("read the boot id", "", err)
 	}
-	exe, err := exeID(fmt.Sprintf("/proc/%d/exe", r.host.PID))
-	if err != nil {
-		return fault.FromOS("look at the host process", "", err)
-	}
 	uid, err := realUID(r.host.PID)
 	if err != nil {
 		return fault.FromOS("look at the host process", "", err)
 	}
 	rec := record{
 		Schema: recordSchema, Key: u.key.RuntimeKey(), Ref: u.key.String(), Boot: boot, Owner: r.owner,
-		Host: sandbox.Process{PID: r.host.PID, Start: r.host.Start}, HostUID: uid, HostExe: exe,
+		Host: sandbox.Process{PID: r.host.PID, Start: r.host.Start}, HostUID: uid, HostExe: r.exe,
 		Box: r.box.Record(), Place: r.want, Socket: r.socket, Since: r.since, Texts: r.texts, Table: r.box.Table,
 	}
 	text, err := json.Marshal(rec)
@@ -155,8 +151,9 @@ func (m *manager) verified(rec *record) (*process, error) {
 	case uerr != nil || uid != rec.HostUID:
 		err = errors.New("host process: another uid")
 	case xerr != nil && m.w.root, xerr == nil && exe != rec.HostExe:
-		// A user's daemon cannot look at a process that is not dumpable; its own
-		// runtime directory is all the proof that it has then, with the lock below.
+		// A user's daemon cannot look at the executable of a process that is not
+		// dumpable, as a host process is; pid, start time, uid and the lock, which
+		// only it can hold, are its proof.
 		err = errors.New("host process: another executable")
 	case !m.w.run.locked(rec.Key):
 		err = errors.New("host process: nobody holds its lock")
@@ -193,7 +190,7 @@ func (m *manager) adopt(rec *record) (err error) {
 	u := m.unit(key)
 	r := &running{
 		unit: u, owner: rec.Owner, want: rec.Place, since: rec.Since, socket: rec.Socket, texts: rec.Texts,
-		host: host, done: make(chan struct{}), stopped: make(chan struct{}),
+		host: host, exe: rec.HostExe, done: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	l := &attempt{u: u, cfg: o.Config()}
 	defer func() {

@@ -39,7 +39,9 @@ type server struct {
 	conns   map[uint32]int // by uid
 	pending map[uint32]int
 	open    map[*net.UnixConn]struct{}
-	all     sync.WaitGroup
+	closed  bool
+
+	all sync.WaitGroup
 }
 
 // listenControl makes RT/sock/control.sock, 0666: credentials decide.
@@ -65,6 +67,7 @@ func listenControl(w *world, m *manager) (*server, error) {
 func (c *server) close() {
 	c.l.Close()
 	c.mu.Lock()
+	c.closed = true
 	for nc := range c.open {
 		nc.Close()
 	}
@@ -180,6 +183,9 @@ func (by caller) writer() agent.Writer {
 func (c *server) enter(nc *net.UnixConn, uid uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return fault.Newf(fault.Unavailable, "the daemon ends")
+	}
 	if c.conns[uid] >= maxConns {
 		return fault.Newf(fault.Again, "uid %d has %d connections", uid, maxConns)
 	}

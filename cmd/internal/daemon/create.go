@@ -44,7 +44,24 @@ func (o *op) create(q *ctlproto.New) (any, error) {
 		}
 	}
 	o.w.changed(key.StoreDir())
+	o.tellMissing(obj, q.Tools)
 	return o.named(key, cfg), nil
+}
+
+// tellMissing names the rules on the tools' side that the new agent still lacks.
+func (o *op) tellMissing(obj *agent.Object, tools []string) {
+	if len(tools) == 0 {
+		return
+	}
+	for _, t := range append([]string{"tsh"}, tools...) {
+		rows, _ := o.w.views.For(obj).Explain(t, false)
+		for _, v := range rows {
+			if v.Asked && !v.OK {
+				o.note("%s is not allowed yet: row %d (%s): %s; missing in %s: %s", t, v.Row, v.Name, v.Why, v.File, v.Missing)
+				break
+			}
+		}
+	}
 }
 
 // newKey says where an agent of that name is made: in the caller's home, for
@@ -141,9 +158,17 @@ func grants(q *ctlproto.New, key agent.Key, texts map[string][]byte) error {
 	var tools, rules strings.Builder
 	tools.Write(texts["tools"])
 	rules.Write(texts["policy"])
+	if len(q.Tools) > 0 {
+		// Without its shell no agent starts, and tsh runs nothing that the agent may
+		// not run itself.
+		fmt.Fprintf(&rules, "allow %s tool:tsh execute\n", subject)
+	}
 	for _, t := range q.Tools {
 		if err := node.CheckName(t); err != nil {
 			return err
+		}
+		if t == "tsh" {
+			continue // never declared
 		}
 		tools.WriteString(t + "\n")
 		fmt.Fprintf(&rules, "allow %s tool:%s execute\n", subject, t)

@@ -184,8 +184,8 @@ func (o *op) mountItems(table []sandbox.Effective) error {
 			mode += ",noexec"
 		}
 		src := e.Resolved
-		if src == "" {
-			src = e.Source
+		if src == "" || e.Kind == sandbox.Store {
+			src = e.Source // where the store lies is not the agent's owner's business
 		}
 		if e.Made != "" {
 			src += " (" + e.Made + ")"

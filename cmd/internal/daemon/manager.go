@@ -56,6 +56,7 @@ type running struct {
 	owner   uint32
 	want    place
 	host    *process // ctxagent
+	exe     fileID   // what it executes
 	client  *agentd.Client
 	box     *sandbox.Running
 	view    *cfs.Server

@@ -265,7 +265,7 @@ func mountText(e sandbox.Effective) string {
 		}
 	}
 	src := e.Resolved
-	if src == "" {
+	if src == "" || e.Kind == sandbox.Store {
 		src = e.Source
 	}
 	text := fmt.Sprintf("%s\t%s\t%s\t%s", src, e.Target, mode, opts)

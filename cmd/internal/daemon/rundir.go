@@ -25,7 +25,7 @@ type runDir struct {
 }
 
 // longest is as long as a name gets in a socket's path.
-const longest = "twenty-four bytes long.."
+const longest = "sixteen bytes..."
 
 // runID names the runtime directory after the store's real path.
 func runID(store string) string {
@@ -47,6 +47,23 @@ func openRunDir(store string) (*runDir, error) {
 		return nil, fault.E("runtime directory", r.path, fault.NameTooLong,
 			fmt.Errorf("sockets below it would have paths of %d bytes, the system takes 107; set XDG_RUNTIME_DIR to a short one", n))
 	}
+	if err = r.make(base); fault.Is(err, fault.NotExist) {
+		err = r.make(base) // another daemon's clean end took the base away
+	}
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() == 0 {
+		if err := sandbox.ShareRuntime(r.path); err != nil {
+			return nil, fault.At("share the runtime directory", r.path, err)
+		}
+		r.bound = true
+	}
+	r.shared, err = sandbox.Propagates(r.path)
+	return r, err
+}
+
+func (r *runDir) make(base string) error {
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
@@ -57,17 +74,10 @@ func openRunDir(store string) (*runDir, error) {
 		{r.agentsDir(), 0o700},
 	} {
 		if err := ownDir(d.path, d.mode); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if os.Geteuid() == 0 {
-		if err := sandbox.ShareRuntime(r.path); err != nil {
-			return nil, fault.At("share the runtime directory", r.path, err)
-		}
-		r.bound = true
-	}
-	r.shared, err = sandbox.Propagates(r.path)
-	return r, err
+	return nil
 }
 
 // runBase is where runtime directories lie: /run/cortexfs for root, the user's
@@ -144,7 +154,7 @@ func (r *runDir) socket(key, session string) string {
 // short is name itself, or a digest of one that would not fit into the 107
 // bytes of a socket address together with everything before it.
 func short(name string) string {
-	if len(name) <= 24 {
+	if len(name) <= len(longest) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
@@ -167,4 +177,5 @@ func (r *runDir) remove() {
 		_ = sandbox.UnshareRuntime(r.path)
 	}
 	_ = os.Remove(r.path)
+	_ = os.Remove(filepath.Dir(r.path)) // if it was the last one
 }

@@ -282,6 +282,9 @@ func (l *attempt) startHost(r *running, p place) (guest *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.exe, err = exeID(bin); err != nil {
+		return nil, fault.FromOS("start", bin, err)
+	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fault.FromOS("wire", "", err)
