@@ -2,6 +2,7 @@ package guest
 
 import (
 	"errors"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -122,6 +123,10 @@ func openProgram(path string) (*os.File, bool, error) {
 	if r, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd)); err == nil {
 		// A file that cannot be read is no script: its interpreter could not either.
 		r.Read(magic[:])
+		// The rest is read into memory: its pages come from a daemon that may be
+		// replaced while the program runs, and one that is missing then would end
+		// the program (SIGBUS).
+		io.Copy(io.Discard, io.LimitReader(r, 64<<20))
 		r.Close()
 	}
 	return file, string(magic[:]) == "#!", nil
