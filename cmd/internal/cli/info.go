@@ -47,7 +47,7 @@ func statusCmd(s *State) *cobra.Command {
 			}
 			return s.print(info, func(w io.Writer) {
 				fmt.Fprintf(w, "%s\nroot=%s\nversion=%s\nruntime=%s\n", node.Escape(info.Status), node.Escape(info.Root),
-					node.Escape(info.Version), orDash(node.Escape(info.Runtime)))
+					orDash(node.Escape(info.Version)), orDash(node.Escape(info.Runtime)))
 				if info.Daemon != 0 {
 					fmt.Fprintf(w, "daemon_pid=%d\ndaemon_uid=%d\n", info.Daemon, info.UID)
 				}

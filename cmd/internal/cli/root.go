@@ -55,6 +55,10 @@ func (s *State) tree() (*tree, error) {
 
 func openTree(root string) (*tree, error) {
 	version, err := xattr(root, xattrVersion)
+	if errors.Is(err, unix.ENOTSUP) && isView(root) {
+		// An agent's own connection has no attributes and no daemon to talk to.
+		return &tree{root: filepath.Clean(root)}, nil
+	}
 	if err != nil {
 		return nil, unavailable("%s is not a CortexFS tree that answers (%v)", root, err)
 	}
@@ -65,6 +69,17 @@ func openTree(root string) (*tree, error) {
 	t := &tree{root: filepath.Clean(root), version: version, owner: st.Uid}
 	t.runtime, _ = xattr(root, xattrRuntime)
 	return t, nil
+}
+
+// isView says whether root looks like an agent's own /ctx.
+func isView(root string) bool {
+	var fs unix.Statfs_t
+	if unix.Statfs(root, &fs) != nil || fs.Type != unix.FUSE_SUPER_MAGIC {
+		return false
+	}
+	b, err := os.ReadFile(filepath.Join(root, "status"))
+	word := strings.TrimSuffix(string(b), "\n")
+	return err == nil && (word == "ready" || word == "degraded")
 }
 
 func xattr(path, name string) (string, error) {
@@ -79,7 +94,7 @@ func xattr(path, name string) (string, error) {
 // dial connects to the tree's daemon.
 func (t *tree) dial() (*ctlproto.Client, error) {
 	if t.runtime == "" {
-		return nil, unavailable("%s names no control socket: this is an agent's view", t.root)
+		return nil, unavailable("%s names no control socket: this is an agent's view, from which no daemon is reached", t.root)
 	}
 	return ctlproto.Dial(filepath.Join(t.runtime, "sock", "control.sock"), t.owner)
 }

@@ -228,6 +228,22 @@ func (o *op) dryRun(ctx context.Context, obj *agent.Object, p place) (any, error
 	if err != nil {
 		return nil, asFailure(err)
 	}
+	u := o.m.unit(obj.Key())
+	if err := u.take(ctx); err != nil {
+		return nil, err
+	}
+	defer u.give()
+	if u.current() == nil {
+		// The check opens the skeleton; one of a running agent is there already.
+		l := &attempt{u: u, cfg: cfg}
+		defer l.rollBack()
+		if err := l.stage(plan); err != nil {
+			return nil, err
+		}
+		if err := l.mountView(&running{unit: u}, plan.Spec.Skeleton); err != nil {
+			return nil, err
+		}
+	}
 	table, warnings, err := sandbox.Check(ctx, plan, sandbox.StartFiles{Store: comp.store})
 	if err != nil {
 		return nil, asFailure(err)

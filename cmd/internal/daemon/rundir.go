@@ -161,16 +161,15 @@ func short(name string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// remove takes the directory away after a clean end. What something still uses
-// stays.
+// remove takes the directory away after a clean end. As long as an agent has
+// something in it, it stays as it is, for the next daemon: above all the shared
+// mount, without which no view reaches a running sandbox again.
 func (r *runDir) remove() {
 	_ = os.Remove(r.control())
+	if left, err := os.ReadDir(r.agentsDir()); err != nil || len(left) > 0 {
+		return
+	}
 	for _, dir := range []string{r.agentsDir(), r.sockDir()} {
-		if entries, err := os.ReadDir(dir); err == nil {
-			for _, e := range entries {
-				_ = os.Remove(filepath.Join(dir, e.Name()))
-			}
-		}
 		_ = os.Remove(dir)
 	}
 	if r.bound {

@@ -51,6 +51,9 @@ func openWorld(c *Command, log *zap.Logger) (_ *world, err error) {
 	defer func() {
 		if err != nil {
 			w.close()
+			if w.run != nil {
+				w.run.remove()
+			}
 		}
 	}()
 	ids, err := os.Getgroups()
