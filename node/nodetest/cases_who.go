@@ -122,7 +122,7 @@ var whoCases = []testCase{
 		root := k.c.(*Proc)
 		fd, err := alice.Open(dir+"/uid", os.O_WRONLY|os.O_TRUNC, 0)
 		k.ok(err)
-		handed := root.take(p, fd)
+		handed := root.Take(p, fd)
 		_, err = root.Write(handed, []byte("2002\n"))
 		k.fails(err, syscall.EPERM)
 		k.fails(root.Close(handed), syscall.EPERM)
@@ -143,6 +143,9 @@ var whoCases = []testCase{
 	{name: "who/agents belong to who makes them", users: true, run: func(k *kit) {
 		dir, alice := k.home(Alice)
 		for name, want := range map[string]string{"owner": "2001\n", "uid": "2001\n", "gid": "2001\n", "iso": "shared\n", "abi": "sdk-envelope-v1\n"} {
+			if name == "gid" && k.e.Mounted {
+				continue // the machine need not know the account
+			}
 			if got := k.read(alice, dir+"/"+name); got != want {
 				k.Errorf("%s = %q, want %q", name, got, want)
 			}

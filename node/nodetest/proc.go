@@ -690,8 +690,8 @@ func (p *Proc) SyncDir(name string) error {
 
 var _ Client = (*Proc)(nil)
 
-// take gives p a descriptor of another process, as a Unix socket or exec would.
-func (p *Proc) take(from *Proc, fd FD) FD {
+// Take gives p a descriptor of another process, as a Unix socket or exec would.
+func (p *Proc) Take(from *Proc, fd FD) FD {
 	o, err := from.get(fd)
 	if err != nil {
 		return -1
@@ -706,3 +706,6 @@ func (p *Proc) take(from *Proc, fd FD) FD {
 	p.fds[made] = o
 	return made
 }
+
+// SetThread makes another thread of the host the one that asks.
+func (p *Proc) SetThread(tid uint32) { p.tid = tid }

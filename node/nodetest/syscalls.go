@@ -255,3 +255,17 @@ func (s *sys) SyncDir(path string) error {
 		return unix.Fsync(fd)
 	})
 }
+
+// MountedEnv is a mounted tree for RunTree, with this process's ids and, for
+// root, others.
+func MountedEnv(root string) Env {
+	e := Env{
+		Root: Syscalls(root), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Mounted: true,
+		// A thread of its own: a truncation belongs to the thread that opened.
+		Other: func() Client { return SyscallsAs(root, uint32(os.Geteuid()), uint32(os.Getegid())) },
+	}
+	if e.UID == 0 {
+		e.As = func(uid, gid uint32, groups ...uint32) Client { return SyscallsAs(root, uid, gid, groups...) }
+	}
+	return e
+}

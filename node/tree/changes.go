@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"cortexfs/node/agent"
+	"cortexfs/node/control"
 	"cortexfs/node/tool"
 )
 
@@ -11,8 +12,11 @@ import (
 // they are made from the published snapshots at each lookup and open. Here the
 // kernels are told what to forget.
 
-// agentChanged is called after a commit in an agent's directory.
-func (t *Tree) agentChanged(k agent.Key) {
+// agentChanged is called after a commit of a control of an agent; name "": of any.
+func (t *Tree) agentChanged(k agent.Key, name string) {
+	if e := control.Agent.Lookup(name); e != nil && !e.Grants {
+		return // no decision reads it
+	}
 	t.mu.Lock()
 	var mine []*agentView
 	for id, v := range t.views {
@@ -57,7 +61,7 @@ func (t *Tree) StoreChanged(dir string) {
 		t.entryChanged(nil, a, k.Name+".d")
 		t.entryChanged(nil, a, k.Name)
 		t.nodeChanged(nil, a)
-		t.agentChanged(k)
+		t.agentChanged(k, "")
 		return
 	}
 	// A tool's .d, or a tier that is not shown yet.

@@ -241,20 +241,26 @@ func (d *ctlDir) ReadDir(r *vnode.Req) ([]vnode.Dirent, error) {
 		if d.entry(e.Name) == nil || e.Kind == control.ViewDir {
 			continue
 		}
-		typ := vnode.Regular
+		typ, ino := vnode.Regular, inoOf(d.path(e.Name))
 		switch e.Kind {
 		case control.Dir:
 			typ = vnode.Directory
+		case control.Live:
+			if e.Name == "log" {
+				ino = 0 // another one in each generation
+			}
 		case control.Durable:
 			if !d.visible(d.file(e)) {
 				continue
 			}
 		case control.Exec:
-			if !d.exec.has(e.Name) {
+			s := d.exec.slot(e.Name)
+			if s == nil {
 				continue
 			}
+			ino = s.ino()
 		}
-		out = append(out, vnode.Dirent{Name: e.Name, Ino: inoOf(d.path(e.Name)), Type: typ})
+		out = append(out, vnode.Dirent{Name: e.Name, Ino: ino, Type: typ})
 	}
 	return append(out, d.listScratch(r)...), nil
 }

@@ -146,8 +146,6 @@ func (x *execDir) slot(name string) *slot {
 	return nil
 }
 
-func (x *execDir) has(name string) bool { return x.slot(name) != nil }
-
 // refresh reads one name again from the store; for what changed behind us.
 func (x *execDir) refresh(name string) {
 	x.load()

@@ -35,6 +35,12 @@ func (s *slot) inoLocked() uint64 {
 	return s.fresh.ino
 }
 
+func (s *slot) ino() uint64 {
+	s.x.mu.Lock()
+	defer s.x.mu.Unlock()
+	return s.inoLocked()
+}
+
 func (s *slot) entry() vnode.Entry {
 	s.x.mu.Lock()
 	defer s.x.mu.Unlock()

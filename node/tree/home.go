@@ -413,7 +413,11 @@ func (d spaceDir) Lookup(r *vnode.Req, name string) (vnode.Entry, error) {
 func (d spaceDir) ReadDir(*vnode.Req) ([]vnode.Dirent, error) {
 	var out []vnode.Dirent
 	for _, name := range spaceNames {
-		out = append(out, vnode.Dirent{Name: name, Ino: inoOf("/" + d.path() + "/" + name), Type: vnode.Directory})
+		ent := vnode.Dirent{Name: name, Type: vnode.Directory}
+		if name == "tool" {
+			ent.Ino = inoOf("/" + d.path() + "/tool") // the others are the store's inodes
+		}
+		out = append(out, ent)
 	}
 	return out, nil
 }

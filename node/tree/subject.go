@@ -60,7 +60,7 @@ func (s agentSubject) commit(e *control.Entry, text []byte, w agent.Writer) (uin
 	return s.o.Commit(e, text, w)
 }
 
-func (s agentSubject) changed(string) { s.t.agentChanged(s.o.Key()) }
+func (s agentSubject) changed(name string) { s.t.agentChanged(s.o.Key(), name) }
 
 func (s agentSubject) rejected(name string, w agent.Writer, err error) { s.o.Rejected(name, w, err) }
 
@@ -119,10 +119,8 @@ func (s *plainSubject) commit(e *control.Entry, text []byte, w agent.Writer) (ui
 
 func (s *plainSubject) changed(string) { s.onChg() }
 
-func (s *plainSubject) rejected(name string, w agent.Writer, err error) {
-	s.event("control.rejected", name, "error", placeOf(err), w.UID)
-}
+// A tool or model has no log of its own yet: who asks why a text was refused finds
+// it in user.cortexfs.error.
+func (s *plainSubject) rejected(string, agent.Writer, error) {}
 
-func (s *plainSubject) event(typ, object, status, reason string, by uint32) {
-	s.t.log(s.dir + "/" + object + ": " + typ + " " + status + " by " + byUID(by) + " " + reason)
-}
+func (s *plainSubject) event(_, _, _, _ string, _ uint32) {}

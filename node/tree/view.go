@@ -12,6 +12,7 @@ import (
 	"cortexfs/node/tool"
 	"cortexfs/node/view"
 	"cortexfs/node/vnode"
+	"cortexfs/policy"
 )
 
 // viewID names a view: the agent's object, and whether it is seen through its own
@@ -30,9 +31,10 @@ type agentView struct {
 	v   *view.View
 	mod atomic.Int64 // when a listing last changed, ns
 
-	mu    sync.Mutex // protects the fields below; a leaf
-	tools map[string]*viewTool
-	shown map[string][]string // by tier: names at the last push
+	mu      sync.Mutex // protects the fields below; a leaf
+	tools   map[string]*viewTool
+	tiers   []string // search path and grants at the last push
+	granted []string
 }
 
 // viewOf is the canonical view of an agent.
@@ -42,7 +44,7 @@ func (t *Tree) viewOf(o *agent.Object, own bool) *agentView {
 	defer t.mu.Unlock()
 	v := t.views[id]
 	if v == nil {
-		v = &agentView{t: t, id: id, v: t.o.Views.For(o), tools: map[string]*viewTool{}, shown: map[string][]string{}}
+		v = &agentView{t: t, id: id, v: t.o.Views.For(o), tools: map[string]*viewTool{}}
 		v.mod.Store(t.born.UnixNano())
 		t.views[id] = v
 	}
@@ -97,31 +99,22 @@ func (v *agentView) tierDir(tier string) vnode.Node {
 	return d
 }
 
-// refresh pushes what the agent's own texts changed: the names of tools that came
-// or went. Names that were refused before and after are not touched.
+// refresh pushes what a change of the agent's own texts may mean: every name that
+// its policy grants now or granted before may have come or gone. The cost follows
+// the agent's grants.
 func (v *agentView) refresh() {
+	cfg := v.cfg()
 	tiers := v.v.Tiers()
-	now := map[string][]string{}
-	for _, tier := range tiers {
-		for _, t := range v.v.Tools(tier) {
-			now[tier] = append(now[tier], t.Name)
-		}
-	}
+	names := cfg.Policy.Names(cfg.Subject, policy.Tool, policy.Execute)
 	v.mu.Lock()
-	was := v.shown
-	v.shown = now
+	tiersBefore, namesBefore := v.tiers, v.granted
+	v.tiers, v.granted = tiers, names
 	v.mu.Unlock()
 	v.mod.Store(time.Now().UnixNano())
-	for tier := range was {
-		if now[tier] == nil {
-			now[tier] = nil
-			tiers = append(tiers, tier)
-		}
-	}
-	slices.Sort(tiers)
-	for _, tier := range slices.Compact(tiers) {
+	all := union(names, namesBefore)
+	for _, tier := range union(tiers, tiersBefore) {
 		dir := v.tierDir(tier)
-		for _, name := range differing(was[tier], now[tier]) {
+		for _, name := range all {
 			v.t.entryChanged(v, dir, name)
 			v.t.entryChanged(v, dir, name+".d")
 		}
@@ -129,20 +122,11 @@ func (v *agentView) refresh() {
 	}
 }
 
-// differing are the names in one of two sorted lists.
-func differing(a, b []string) []string {
-	var out []string
-	for len(a) > 0 || len(b) > 0 {
-		switch {
-		case len(b) == 0 || (len(a) > 0 && a[0] < b[0]):
-			out, a = append(out, a[0]), a[1:]
-		case len(a) == 0 || b[0] < a[0]:
-			out, b = append(out, b[0]), b[1:]
-		default:
-			a, b = a[1:], b[1:]
-		}
-	}
-	return out
+// union of two lists, sorted.
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // toolChanged pushes one tool's names.
