@@ -27,7 +27,7 @@ const (
 // Log is the event log of one agent: STORE/state/log/<tier>.<uid>.<name>.log,
 // and .log.1 for the generation before. The first event of a kind is written at
 // once; equal ones within a second after it are counted and written as one line
-// with that count. A log that cannot be written loses events and nothing else:
+// with that count, save those of Event.single. A log that cannot be written loses events and nothing else:
 // no decision waits for it.
 type Log struct {
 	state *os.Root
@@ -65,6 +65,13 @@ func (l *Log) Add(e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	if e.single() {
+		l.writeLocked(&e, now, 1)
+		if l.timer == nil {
+			l.timer = time.AfterFunc(logPause, l.flush)
+		}
+		return
+	}
 	k := e.kind()
 	if _, held := l.held[k]; !held && len(l.held) >= maxHeld {
 		// Somebody makes up names: they share one line.

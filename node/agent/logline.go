@@ -29,6 +29,18 @@ type kind struct{ typ, session, run, object, status string }
 
 func (e *Event) kind() kind { return kind{e.Type, e.Session, e.Run, e.Object, e.Status} }
 
+// single says whether each event of this type has a line of its own: those of a
+// life, of a decision of a person, and of a grant. Each tells something else, and
+// none can be made at a stranger's rate.
+func (e *Event) single() bool {
+	switch e.Type {
+	case "agent.start", "agent.stop", "agent.exit", "approval.request", "approval.result",
+		"child.create", "child.cancel", "grant":
+		return true
+	}
+	return false
+}
+
 // appendLine appends the event as one line of JSON. count is how many equal ones
 // it stands for.
 func (e *Event) appendLine(b []byte, ts time.Time, seq uint64, agent string, count int) []byte {
