@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"cortexfs/cmd/internal/ctlproto"
 	"cortexfs/node"
@@ -31,15 +32,15 @@ func agentNewCmd(s *State) *cobra.Command {
 			"[--mount SRC TGT ro|rw]... [--temp]",
 		Short: "make an agent",
 		Long: "Make an agent with every control in its default. NAME is one of your own (home/UID/agent/NAME), for root a\n" +
-			"system agent; agent/NAME and home/UID/agent/NAME say it exactly. --from reads controls from a JSON object\n" +
-			"whose keys are control names and whose values are their texts. --tool declares a tool and adds the agent's\n" +
+			"system agent; agent/NAME and home/UID/agent/NAME say it exactly. --from reads controls from a YAML or\n" +
+			"JSON mapping of control names to texts. --tool declares a tool and adds the agent's\n" +
 			"own rule for it, and one for its shell tsh; the tools' policies must name the agent too before they may\n" +
 			"run, and what is missing there is told.",
 		Example: "  ctx agent new helper --tool fs.read --tool fs.list\n  ctx agent new reader --like coder --mount ~/docs /docs ro\n" +
-			"  ctx agent new helper --from helper.json",
+			"  ctx agent new helper --from helper.yaml",
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.from, "from", "", "JSON file with control texts")
+	fl.StringVar(&f.from, "from", "", "YAML or JSON file with control texts")
 	fl.StringVar(&f.like, "like", "", "copy the controls of this agent")
 	fl.StringVar(&f.parent, "parent", "", "parent agent")
 	fl.StringVar(&f.label, "label", "", "label, or its type alone")
@@ -99,8 +100,8 @@ func (s *State) readTexts(file string, texts map[string]string) error {
 	if err != nil {
 		return fault.FromOS("read", file, err)
 	}
-	if err := json.Unmarshal(b, &texts); err != nil {
-		return fault.E("read", file, fault.Invalid, fmt.Errorf("expected a JSON object of control names and texts: %w", err))
+	if err := decodeTexts(b, texts); err != nil {
+		return fault.E("read", file, fault.Invalid, err)
 	}
 	for name, text := range texts {
 		e := control.Agent.Lookup(name)
@@ -111,6 +112,37 @@ func (s *State) readTexts(file string, texts map[string]string) error {
 		if err := e.Judge([]byte(text)); err != nil {
 			return fault.At("check", file+": "+name, err)
 		}
+	}
+	return nil
+}
+
+// decodeTexts reads a YAML or JSON mapping of strings. A scalar is taken as it is
+// written (uid: 1000, approval: ask); a repeated key is an error.
+func decodeTexts(b []byte, texts map[string]string) error {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		return fmt.Errorf("neither YAML nor JSON: %w", err)
+	}
+	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
+		return errors.New("expected a mapping of control names to texts")
+	}
+	pairs := doc.Content[0].Content
+	for i := 0; i+1 < len(pairs); i += 2 {
+		key, value := pairs[i], pairs[i+1]
+		if key.Kind != yaml.ScalarNode || value.Kind != yaml.ScalarNode {
+			return fmt.Errorf("line %d: %s: expected one text", value.Line, key.Value)
+		}
+		if _, twice := texts[key.Value]; twice {
+			return fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
+		}
+		text := value.Value
+		if value.Tag == "!!null" {
+			text = ""
+		}
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		texts[key.Value] = text
 	}
 	return nil
 }

@@ -136,10 +136,12 @@ func (c *server) request(nc *net.UnixConn, conn *ctlproto.Conn, p *peer.Peer, li
 		_ = conn.Write(ctlproto.ErrorFrame(fault.Newf(fault.Access, "the process that connected is gone")))
 		return false
 	}
-	if err := c.begin(p.UID); err != nil {
-		return conn.Write(ctlproto.ErrorFrame(err)) == nil
+	if _, idle := q.(*ctlproto.Wait); !idle { // who waits costs a connection only
+		if err := c.begin(p.UID); err != nil {
+			return conn.Write(ctlproto.ErrorFrame(err)) == nil
+		}
+		defer c.end(p.UID)
 	}
-	defer c.end(p.UID)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go hangup(ctx, nc, cancel)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -72,6 +73,7 @@ func (o *op) status(q *ctlproto.Status) (any, error) {
 			st.Session = r.want.Session
 			st.Restart = r.pendingRestart(obj)
 			st.Warnings = append(st.Warnings, r.warn...)
+			st.Enforced = enforced(r.box.Init)
 		}
 	}
 	st.Warnings = append(st.Warnings, askNote(cfg)...)
@@ -79,6 +81,39 @@ func (o *op) status(q *ctlproto.Status) (any, error) {
 		st.Faults = append(st.Faults, f.Error())
 	}
 	return st, nil
+}
+
+// enforced reads from a running sandbox's init what the kernel holds it to.
+func enforced(init int) []string {
+	ours := func(ns string) bool {
+		a, err1 := os.Readlink("/proc/self/ns/" + ns)
+		b, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", init, ns))
+		// A user's daemon may not look at a process that is not dumpable. The start
+		// has compared them all (sandbox.Verify): nothing else comes this far.
+		return err1 == nil && err2 == nil && a == b
+	}
+	var words []string
+	for _, ns := range []string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"} {
+		if !ours(ns) {
+			words = append(words, ns+"ns")
+		}
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", init))
+	if err != nil {
+		return words
+	}
+	for _, l := range strings.Split(string(status), "\n") {
+		switch f := strings.Fields(l); {
+		case len(f) != 2:
+		case f[0] == "NoNewPrivs:" && f[1] == "1":
+			words = append(words, "no_new_privs")
+		case f[0] == "Seccomp:" && f[1] == "2":
+			words = append(words, "seccomp")
+		case f[0] == "CapBnd:" && strings.Trim(f[1], "0") == "":
+			words = append(words, "no_capabilities")
+		}
+	}
+	return words
 }
 
 // groupWords are the agent's supplementary groups; "(kept)" marks those that a

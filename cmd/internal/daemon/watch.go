@@ -82,7 +82,11 @@ func (r *running) finish() {
 			typ = "agent.stop"
 		}
 		u.m.event(u.key, agent.Event{Type: typ, Session: r.want.Session, Status: "dead", Reason: reason})
-		u.m.w.log.Info(typ, zap.String("agent", u.key.String()), zap.String("reason", reason), zap.String("host", said))
+		fields := []zap.Field{zap.String("agent", u.key.String()), zap.String("reason", reason)}
+		if !expected {
+			fields = append(fields, zap.String("host", said))
+		}
+		u.m.w.log.Info(typ, fields...)
 		u.set(node.Dead, nil, reason)
 		close(r.done)
 	})
