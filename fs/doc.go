@@ -4,13 +4,12 @@
 //
 // Three ideas.
 //
-// Leader and followers. A few reader goroutines each read a request and answer
-// it themselves: a hand-over to another goroutine would cost more than most
-// requests do. What is computed in memory (vnode.InMemory) is answered and the
-// reader reads on. Before anything that may wait, the reader makes sure that
-// another one is listening (starting it if need be), puts the request into the
-// interrupt table, and then goes and waits itself. So a request that hangs
-// never stops another one, and nothing is handed over.
+// Leader and followers. A reader goroutine reads a request and answers it
+// itself: a hand-over to another goroutine costs more than most requests do. If
+// it does not come back soon, another one takes its place at the device
+// (crew.go). So a request that hangs never stops another one, and nothing is
+// ever handed over. What may wait (all but vnode.InMemory) is in the interrupt
+// table meanwhile.
 //
 // Interrupts are lossless. An INTERRUPT may overtake its request: for an id that
 // is not in the table the answer is EAGAIN, and the kernel asks again until the

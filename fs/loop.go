@@ -27,12 +27,13 @@ type request struct {
 	waits    bool // wait was called
 	answered bool
 	cancel   context.CancelFunc
+	since    time.Time // of wait
 }
 
 // read is a reader goroutine: it reads requests and answers them until the
-// connection ends or, after a burst, enough others are listening.
+// connection ends or enough others are listening.
 func (s *Server) read() {
-	defer s.readers.Done()
+	defer s.crew.all.Done()
 	for {
 		req, err := s.conn.ReadRequest()
 		if err != nil {
@@ -63,9 +64,10 @@ func retryRead(err error) bool {
 func (s *Server) serve(req fuse.Request) (readOn bool) {
 	q := &request{s: s, req: req, hdr: req.Hdr()}
 	q.v = vnode.Req{Ctx: s.base, UID: q.hdr.Uid, GID: q.hdr.Gid, TID: q.hdr.Pid}
+	s.crew.leave()
 	defer func() {
 		q.finish(recover())
-		readOn = !q.waits || s.join()
+		readOn = s.crew.join()
 	}()
 	q.dispatch()
 	return
@@ -84,11 +86,12 @@ func (q *request) finish(panicked any) {
 	if q.waits {
 		q.s.live.remove(q.hdr.ID)
 		q.cancel()
+		q.s.crew.waited(time.Since(q.since))
 	}
 }
 
-// wait is called before anything that may take time: another reader listens
-// from now on, and an INTERRUPT ends v.Ctx.
+// wait is called before anything that may take time: an INTERRUPT ends v.Ctx from
+// now on, and another reader listens (crew).
 func (q *request) wait() {
 	if q.waits {
 		return
@@ -96,7 +99,8 @@ func (q *request) wait() {
 	q.waits = true
 	q.v.Ctx, q.cancel = context.WithCancel(q.s.base)
 	q.s.live.add(q.hdr.ID, q.cancel)
-	q.s.leave()
+	q.since = time.Now()
+	q.s.crew.cover()
 }
 
 // waitUnless waits unless the operation is known to be one in memory.
@@ -109,29 +113,6 @@ func (q *request) waitUnless(mem bool) {
 // name describes a request for the log: its operation and node, never its data.
 func (q *request) name() string {
 	return fmt.Sprintf("%T node=%d uid=%d", q.req, uint64(q.hdr.Node), q.hdr.Uid)
-}
-
-// leave takes the calling reader out of the listening ones; the last one to
-// leave starts another.
-func (s *Server) leave() {
-	if s.listening.Add(-1) < 1 {
-		s.startReader()
-	}
-}
-
-// join puts it back, or says false where enough are listening.
-func (s *Server) join() bool {
-	if s.listening.Add(1) > s.maxListening {
-		s.listening.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (s *Server) startReader() {
-	s.listening.Add(1)
-	s.readers.Add(1)
-	go s.read()
 }
 
 // ended is called by each reader when the device has nothing more to give.
@@ -152,7 +133,7 @@ func (s *Server) finishServing() {
 	defer close(s.done)
 	<-s.ending
 	quiet := make(chan struct{})
-	go func() { s.readers.Wait(); close(quiet) }()
+	go func() { s.crew.all.Wait(); close(quiet) }()
 	bound := time.NewTimer(drainBound)
 	defer bound.Stop()
 	select {

@@ -27,11 +27,12 @@ type Options struct {
 	// Subtype makes the type "fuse.<Subtype>"; default "cortexfs".
 	Subtype string
 	// View marks the connection of a running agent: extended attributes are
-	// switched off for it (one request less per first write), one reader waits
-	// instead of two.
+	// switched off for it (one request less per first write), and changes of names
+	// are pushed without locks (EntryChanged).
 	View bool
-	// Readers is the number of goroutines that wait for requests; 0 means 2, or 1
-	// for a View. Each costs a thread. More start by themselves when these wait.
+	// Readers is the number of goroutines that listen for requests; 0 means 1. Each
+	// costs a thread, and the kernel wakes them in turn, which makes more than one
+	// slower for a single client. Others start by themselves when these wait.
 	Readers int
 	// Log gets faults and panics; nil logs nothing.
 	Log *zap.Logger
@@ -52,12 +53,6 @@ const (
 	drainBound = 5 * time.Second
 )
 
-// spareReaders is how many readers may be left waiting after a burst.
-const (
-	spareReaders     = 4
-	spareReadersView = 2
-)
-
 func (o *Options) fill() {
 	if o.FSName == "" {
 		o.FSName = "cortexfs"
@@ -66,10 +61,7 @@ func (o *Options) fill() {
 		o.Subtype = "cortexfs"
 	}
 	if o.Readers <= 0 {
-		o.Readers = 2
-		if o.View {
-			o.Readers = 1
-		}
+		o.Readers = 1
 	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"bazil.org/fuse"
@@ -37,11 +36,9 @@ type Server struct {
 	push    push
 	polls   polls
 
-	base         context.Context // ends with the connection
-	stop         context.CancelFunc
-	readers      sync.WaitGroup
-	listening    atomic.Int32 // readers that listen or will in a moment
-	maxListening int32
+	base context.Context // ends with the connection
+	stop context.CancelFunc
+	crew crew
 
 	endOnce sync.Once
 	devMu   sync.Mutex // cutting or closing the device: its number must be its own
@@ -71,12 +68,7 @@ func Mount(o Options) (*Server, error) {
 	s := &Server{
 		opt: o, log: o.Log, path: path, dev: dev,
 		ending: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
-		maxListening: spareReaders,
 	}
-	if o.View {
-		s.maxListening = spareReadersView
-	}
-	s.maxListening = max(s.maxListening, int32(o.Readers))
 	if err := s.connect(); err != nil {
 		_ = detach(path, true) // the first error says more
 		dev.Close()
@@ -86,9 +78,7 @@ func Mount(o Options) (*Server, error) {
 	s.nodes.init(o.FS.Root())
 	s.push.start(s.writeChange, s.nodes.known, s.log)
 	s.polls.start(s.conn.NotifyPollWakeup)
-	for range o.Readers {
-		s.startReader()
-	}
+	s.crew.start(o.Readers, s.read, s.base.Done())
 	go s.finishServing()
 	return s, nil
 }
