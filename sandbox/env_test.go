@@ -72,7 +72,7 @@ func TestDescriptors(t *testing.T) {
 	defer unix.Close(low)
 	w := newWorld(t)
 	b := w.start(w.spec())
-	for _, fd := range strings.Fields(b.do("descriptors")) {
+	for _, fd := range strings.Split(strings.TrimSpace(b.do("descriptors")), "\n") {
 		n, target, _ := strings.Cut(fd, "=")
 		if len(n) > 1 || n > "2" && !strings.HasPrefix(target, "anon_inode:[event") {
 			t.Errorf("descriptor %s is %s", n, target)

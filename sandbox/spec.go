@@ -57,8 +57,8 @@ type Spec struct {
 	Agent   string // bare name: user name, host name
 	Session string // for messages; the environment is in Env
 
-	// Daemon is true for a daemon that is root: ids are changed, groups are
-	// exact. False: everything runs as the daemon's user, in a user namespace.
+	// Root says that the daemon is root: ids are changed, groups are exact.
+	// False: everything runs as the daemon's user, in a user namespace.
 	Root bool
 
 	Iso    Iso

@@ -94,8 +94,7 @@ type rule struct {
 	body block
 }
 
-// rules is the table of spec 10.5. legacy has the calls that only some
-// architectures have.
+// rules is the table of spec 10.5.
 func rules() []rule {
 	var all []rule
 	add := func(b block, numbers ...uint32) {
@@ -128,10 +127,7 @@ func rules() []rule {
 	add(refuseBits(1, setBits), unix.SYS_FCHMOD)
 	add(refuseBits(2, setBits), unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_MKNODAT)
 	add(refuseMode(2, 3), unix.SYS_OPENAT)
-	for _, r := range legacyRules() {
-		all = append(all, r)
-	}
-	return all
+	return append(all, legacyRules()...)
 }
 
 // program is the whole filter. Each rule is "number equal? else skip the body";

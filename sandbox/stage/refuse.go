@@ -113,6 +113,11 @@ func (g *guard) check(row *Row, l located, allowHome bool) error {
 	refuse := func(format string, args ...any) error {
 		return Fail(StepMount, row.Control(), row.Line, fault.Perm, "name a directory further down", "%s is never handed over: it "+format, append([]any{show(row, l)}, args...)...)
 	}
+	for _, s := range g.shared {
+		if l.same(s.place) {
+			return refuse("is %s", s.reason)
+		}
+	}
 	for i, m := range g.table.above(l.mount) {
 		if kernelTypes[m.Type] && (i == 0 || m.Type != "devtmpfs") {
 			return refuse("lies in a kernel file system (%s at %s)", m.Type, m.Point)
@@ -128,11 +133,6 @@ func (g *guard) check(row *Row, l located, allowHome bool) error {
 		}
 		if kernelTypes[m.Type] {
 			return refuse("contains a kernel file system (%s at %s)", m.Type, m.Point)
-		}
-	}
-	for _, s := range g.shared {
-		if l.same(s.place) {
-			return refuse("is %s", s.reason)
 		}
 	}
 	up := g.table.chain(l.place, l.mount)
