@@ -1,0 +1,97 @@
+#!/bin/bash
+# demo.sh BIN: from an empty folder to an agent that can run just the tools its policy allows, on a scratch
+# store. Leaves nothing behind. No root needed where /dev/fuse and user namespaces are open to users.
+set -euo pipefail
+bin=$(cd "$1" && pwd)
+export PATH="$bin:$PATH"
+dir=$(mktemp -d "${HOME:-/var/tmp}/cortexfs-demo.XXXXXX")
+export CTX_ROOT="$dir/ctx"
+daemon=
+
+step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+show() { printf '$ %s\n' "$*" | sed "s#$dir/##g"; }
+run() { show "$@"; "$@" 2>&1 | sed "s#$dir/##g"; return "${PIPESTATUS[0]}"; }
+refused() { # runs a command that has to fail
+	show "$@"
+	if out=$("$@" 2>&1); then printf '%s\n' "$out"; echo "demo: that should have been refused" >&2; exit 1; fi
+	printf '%s\n' "$out" | sed "s#$dir/##g"
+}
+finish() {
+	code=$?
+	set +e
+	if [ -n "$daemon" ] && kill -0 "$daemon" 2>/dev/null; then
+		kill -TERM "$daemon"
+		for _ in $(seq 200); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.05; done
+	fi
+	if grep -q " $dir/" /proc/self/mountinfo; then echo "demo: still mounted: $dir" >&2; code=1; else rm -rf "$dir"; fi
+	[ $code -eq 0 ] || echo "demo: failed with exit code $code" >&2
+	exit $code
+}
+trap finish EXIT
+
+step "1. Mount a scratch store"
+mkdir -m 0700 "$dir/store"; mkdir "$dir/ctx" "$dir/project"
+run cortexfs "$dir/store" "$dir/ctx"
+daemon=$(ctx status -o json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+run cat "$CTX_ROOT/status"
+
+step "2. Make the reference agents and tools"
+run ctx bootstrap
+run ls "$CTX_ROOT/agent"
+run ls "$CTX_ROOT/tool"
+
+step "3. Edit a control with an editor"
+edit=$(command -v vim || command -v nano || command -v sed)
+case $edit in
+*vim) run vim -u NONE -N -i NONE -es -c '%s/auto/ask/' -c wq "$CTX_ROOT/agent/coder.d/approval" ;;
+*) run sed -i 's/auto/ask/' "$CTX_ROOT/agent/coder.d/approval" ;;
+esac
+run cat "$CTX_ROOT/agent/coder.d/approval"
+
+step "4. A bad text is refused at the write, with its reason; the old value stays"
+refused bash -c "echo maybe > $CTX_ROOT/agent/coder.d/approval"
+run ctx file why "$CTX_ROOT/agent/coder.d/approval"
+run cat "$CTX_ROOT/agent/coder.d/approval"
+run bash -c "echo auto > $CTX_ROOT/agent/coder.d/approval"
+
+step "5. Start coder in its sandbox, at work in project/"
+echo "Hello from the project." > "$dir/project/notes.txt"
+(cd "$dir/project" && run ctx agent start coder)
+run ctx agent status coder
+run cat "$CTX_ROOT/agent/coder.d/pid"
+
+step "6. What coder sees: only the tools it may run, its own files, nothing of the host"
+inside() { run ctx agent exec coder -- "$@"; }
+inside ls /ctx/tool
+inside ls / /workspace
+inside id
+
+step "7. An allowed tool"
+inside /ctx/tool/tsh fs.read /workspace/notes.txt
+
+step "8. A refused one, with the reason"
+refused ctx agent exec coder -- /ctx/tool/tsh agent.create x
+refused ctx agent why coder agent.create
+
+step "9. Take a permission away; the next call in the running sandbox fails"
+run sed -i '/tool:fs.read/d' "$CTX_ROOT/agent/coder.d/policy"
+refused ctx agent exec coder -- /ctx/tool/tsh fs.read /workspace/notes.txt
+refused ctx agent exec coder -- /ctx/tool/fs.read /workspace/notes.txt
+refused ctx agent why coder fs.read
+
+step "10. Type into its terminal and watch it"
+show "ctx agent attach coder   # tools, help fs.list"
+printf 'tools\nfs.list /workspace\n' | timeout 20 ctx agent attach coder > /dev/null 2>&1 || true
+show "ctx agent watch coder"
+timeout 2 ctx agent watch coder 2>/dev/null < /dev/null | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\r' | grep -v '^ *$' | tail -n 12 || true
+
+step "11. Stop: everything of it is gone"
+run ctx agent stop coder
+run cat "$CTX_ROOT/agent/coder.d/status"
+
+step "12. Unmount; nothing is left"
+kill -TERM "$daemon"
+for _ in $(seq 200); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.05; done
+if grep -q " $dir/" /proc/self/mountinfo; then echo "demo: still mounted" >&2; exit 1; fi
+run ls "$dir/ctx"
+echo "done"
