@@ -33,6 +33,15 @@ type lockFile struct {
 	mu     sync.Mutex
 	fd     int
 	closed bool
+	// The kernel tells neither who holds an OFD lock nor of deadlocks, so what was
+	// taken is kept here too, for GetLock and for that. POSIX locks only.
+	held []span
+	pid  uint32
+}
+
+type span struct {
+	typ        int16
+	start, end uint64 // inclusive
 }
 
 const (
@@ -127,10 +136,105 @@ func (h *handle) SetLock(r *vnode.Req, l vnode.Lock) error {
 		if !fault.Is(err, fault.Again) || !l.Wait {
 			return err
 		}
-		if err := waitFor(r, free, retry); err != nil {
+		if err := h.await(r, o, l, free, retry); err != nil {
 			return err
 		}
 	}
+}
+
+// await waits a little for the holder, if we know it without closing a circle of
+// owners that wait for each other.
+func (h *handle) await(r *vnode.Req, o lockOwner, l vnode.Lock, free <-chan struct{}, d time.Duration) error {
+	if holder, _, known := h.node.locks.holder(o, l); known && !o.flock {
+		if !h.node.fs.waiting.enter(o, holder) {
+			return fault.E("lock", "", fault.Deadlock, nil)
+		}
+		defer h.node.fs.waiting.leave(o)
+	}
+	return waitFor(r, free, d)
+}
+
+// waitGraph says which owner waits for which, over all files.
+type waitGraph struct {
+	mu sync.Mutex
+	on map[lockOwner]lockOwner
+}
+
+// enter notes that o waits for holder; false when holder waits for o already.
+func (g *waitGraph) enter(o, holder lockOwner) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for at, steps := holder, 0; steps <= len(g.on); steps++ {
+		if at == o {
+			return false
+		}
+		next, waits := g.on[at]
+		if !waits {
+			break
+		}
+		at = next
+	}
+	if g.on == nil {
+		g.on = map[lockOwner]lockOwner{}
+	}
+	g.on[o] = holder
+	return true
+}
+
+func (g *waitGraph) leave(o lockOwner) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.on, o)
+}
+
+// holder is the owner among ours, and its process, whose POSIX lock is in l's way.
+func (t *lockTable) holder(o lockOwner, l vnode.Lock) (lockOwner, uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for other, f := range t.files {
+		if other == o || other.flock || l.Flock {
+			continue
+		}
+		f.mu.Lock()
+		hit, pid := f.conflicts(l), f.pid
+		f.mu.Unlock()
+		if hit {
+			return other, pid, true
+		}
+	}
+	return lockOwner{}, 0, false
+}
+
+func (f *lockFile) conflicts(l vnode.Lock) bool {
+	for _, s := range f.held {
+		if s.start <= l.End && l.Start <= s.end && (s.typ == unix.F_WRLCK || l.Type == unix.F_WRLCK) {
+			return true
+		}
+	}
+	return false
+}
+
+// note keeps held equal to what the kernel holds for this owner: the new range
+// replaces what it covers.
+func (f *lockFile) note(l vnode.Lock) {
+	var kept []span
+	for _, s := range f.held {
+		if s.start > l.End || l.Start > s.end {
+			kept = append(kept, s)
+			continue
+		}
+		if s.start < l.Start {
+			kept = append(kept, span{s.typ, s.start, l.Start - 1})
+		}
+		if s.end > l.End {
+			kept = append(kept, span{s.typ, l.End + 1, s.end})
+		}
+	}
+	if l.Type != unix.F_UNLCK {
+		kept = append(kept, span{l.Type, l.Start, l.End})
+		f.pid = l.PID
+	}
+	f.held = kept
 }
 
 func waitFor(r *vnode.Req, free <-chan struct{}, d time.Duration) error {
@@ -211,7 +315,11 @@ func (f *lockFile) set(l vnode.Lock) error {
 			return unix.Flock(f.fd, how|unix.LOCK_NB)
 		}
 		raw := flockT(l)
-		return unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &raw)
+		err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &raw)
+		if err == nil {
+			f.note(l)
+		}
+		return err
 	})
 }
 
@@ -224,7 +332,7 @@ func flockT(l vnode.Lock) unix.Flock_t {
 }
 
 // GetLock returns the first lock that conflicts, as fcntl(2) F_OFD_GETLK finds it.
-// The kernel tells no process for such locks: PID is 0.
+// PID is 0 for an OFD lock that was taken on the file directly.
 func (h *handle) GetLock(_ *vnode.Req, l vnode.Lock) (vnode.Lock, error) {
 	o := lockOwner{l.Owner, false}
 	f := h.node.locks.find(o)
@@ -257,6 +365,8 @@ func (h *handle) GetLock(_ *vnode.Req, l vnode.Lock) (vnode.Lock, error) {
 	}
 	if raw.Pid > 0 {
 		got.PID = uint32(raw.Pid)
+	} else if _, pid, known := h.node.locks.holder(o, l); known {
+		got.PID = pid
 	}
 	return got, nil
 }

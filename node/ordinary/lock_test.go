@@ -188,3 +188,63 @@ func TestWaitingLocks(t *testing.T) {
 		t.Errorf("wait for a direct lock: %v", err)
 	}
 }
+
+func TestDeadlock(t *testing.T) {
+	w, r := newWorld(t), me()
+	dir := w.home(r)
+	a, b := put(t, r, dir, "a", "x", 0o600), put(t, r, dir, "b", "x", 0o600)
+	ha, hb := openRW(t, r, a), openRW(t, r, b)
+	hold := func(h *handle, owner uint64) {
+		t.Helper()
+		l := posix(owner, unix.F_WRLCK, 0, 9)
+		l.PID = uint32(owner) + 100
+		if err := h.SetLock(r, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func(h *handle, owner uint64) error {
+		l := posix(owner, unix.F_RDLCK, 5, 5)
+		l.Wait = true
+		return h.SetLock(r, l)
+	}
+	hold(ha, 1)
+	hold(hb, 2)
+	if got, err := ha.GetLock(r, posix(2, unix.F_WRLCK, 0, 0)); err != nil || got.PID != 101 {
+		t.Errorf("GetLock: %+v, %v", got, err)
+	}
+	// Whoever closes the circle is refused and gives up, as a program would; then
+	// the other goes on.
+	ends := make(chan error, 2)
+	run := func(owner uint64, own, other *handle) {
+		err := wait(other, owner)
+		if err != nil {
+			_ = own.Flush(r, owner)
+		}
+		ends <- err
+	}
+	go run(1, ha, hb)
+	go run(2, hb, ha)
+	one, two := <-ends, <-ends
+	if one == nil {
+		one, two = two, one
+	}
+	if !fault.Is(one, fault.Deadlock) || two != nil {
+		t.Errorf("the waiters end with %v and %v", one, two)
+	}
+}
+
+func TestSpans(t *testing.T) {
+	f := &lockFile{}
+	for _, l := range []vnode.Lock{
+		posix(1, unix.F_WRLCK, 0, toEnd), posix(1, unix.F_RDLCK, 10, 19), posix(1, unix.F_UNLCK, 15, 29),
+		posix(1, unix.F_WRLCK, 12, 12), posix(1, unix.F_UNLCK, 100, toEnd),
+	} {
+		f.note(l)
+	}
+	for at, want := range map[uint64]int16{0: unix.F_WRLCK, 9: unix.F_WRLCK, 10: unix.F_RDLCK, 12: unix.F_WRLCK, 13: unix.F_RDLCK, 15: unix.F_UNLCK, 29: unix.F_UNLCK, 30: unix.F_WRLCK, 99: unix.F_WRLCK, 100: unix.F_UNLCK} {
+		rd, wr := f.conflicts(posix(2, unix.F_RDLCK, at, at)), f.conflicts(posix(2, unix.F_WRLCK, at, at))
+		if wr != (want != unix.F_UNLCK) || rd != (want == unix.F_WRLCK) {
+			t.Errorf("byte %d: read conflicts %v, write %v", at, rd, wr)
+		}
+	}
+}

@@ -19,7 +19,8 @@
 // through an open file description of its own, so that they conflict with one
 // another and with processes that lock the file directly.
 //
-// Locks: lockTable.mu and FS.mu are leaves, held over no I/O but a close.
+// Locks: lockTable.mu > lockFile.mu; FS.mu and waitGraph.mu are leaves. None is
+// held over I/O but an open or close, or a lock that does not wait.
 //
 // The package knows no object, control or policy, and what lies on the border
 // (names like agent/<name> in a home) is the tree's. New sets the process's umask
@@ -60,6 +61,8 @@ type FS struct {
 	mount    int  // names the file system to open_by_handle_at(2)
 	byHandle bool // descriptors of nodes can be given up and had again
 	maxOpen  int
+
+	waiting waitGraph
 
 	mu sync.Mutex
 	lookupTable
