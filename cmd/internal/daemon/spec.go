@@ -142,8 +142,7 @@ func (c *composer) sharedLine(row sandbox.Row, parts []string) error {
 	}
 	for _, p := range []policy.Permission{"read", want} {
 		if _, ok := c.cfg.Policy.Allows(c.cfg.Subject, "shared", space, p); !ok {
-			return fault.E("start", c.cfg.Key.TreeDir()+"/mount", fault.Access,
-				fmt.Errorf("line %d: shared space %s needs the rule: allow %s shared:%s %s", row.Line, space, c.cfg.Subject, space, p))
+			return c.lineError(row, fault.Newf(fault.Access, "shared space %s needs the rule: allow %s shared:%s %s", space, c.cfg.Subject, space, p))
 		}
 	}
 	if len(parts) > 2 && parts[2] != "data" {
@@ -176,7 +175,7 @@ func (c *composer) stored(row sandbox.Row, rel string) error {
 	if c.out.store[rel] == nil {
 		f, err := c.w.openDurable(rel)
 		if err != nil {
-			return fault.At("start", fmt.Sprintf("%s/mount:%d", c.cfg.Key.TreeDir(), row.Line), err)
+			return c.lineError(row, err)
 		}
 		c.out.store[rel] = f
 	}
@@ -185,11 +184,16 @@ func (c *composer) stored(row sandbox.Row, rel string) error {
 	return nil
 }
 
+// lineError is a failure of one line of the table.
+func (c *composer) lineError(row sandbox.Row, err error) error {
+	return &fault.Error{Op: "start", Path: c.cfg.Key.TreeDir() + "/mount", Line: row.Line, Col: 1, Kind: fault.KindOf(err), Err: err}
+}
+
 // private adds a row served by a directory inside the agent's own home.
 func (c *composer) private(row sandbox.Row, sub string) error {
 	rel := c.home + "/" + sub
 	if err := c.w.mkdirOwned(c.cfg.Owner, c.home, sub); err != nil {
-		return fault.At("start", fmt.Sprintf("%s/mount:%d", c.cfg.Key.TreeDir(), row.Line), err)
+		return c.lineError(row, err)
 	}
 	row.Handover = true
 	return c.stored(row, rel)
