@@ -60,8 +60,8 @@ type World struct {
 	Changed func(tier, name string)
 }
 
-// run is one run.
-type run struct {
+// session is one run.
+type session struct {
 	*World
 	o       Options
 	lines   []string
@@ -78,17 +78,17 @@ func (w *World) Run(o Options) (lines []string, changed bool, err error) {
 	if w.Users == nil {
 		w.Users = agent.SystemUsers()
 	}
-	r := &run{World: w, o: o}
+	r := &session{World: w, o: o}
 	err = r.all()
 	return r.lines, r.changed, err
 }
 
-func (r *run) say(format string, args ...any) {
+func (r *session) say(format string, args ...any) {
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
 
 // did reports a change: "would_ensure x" in a dry run, "ensured x" else.
-func (r *run) did(would, done, what string) {
+func (r *session) did(would, done, what string) {
 	r.changed = true
 	if r.o.DryRun {
 		r.say("would_%s %s", would, what)
@@ -97,7 +97,7 @@ func (r *run) did(would, done, what string) {
 	r.say("%s %s", done, what)
 }
 
-func (r *run) skip(what, reason string) {
+func (r *session) skip(what, reason string) {
 	if r.o.DryRun {
 		r.say("would_skip %s (%s)", what, reason)
 		return
@@ -105,7 +105,7 @@ func (r *run) skip(what, reason string) {
 	r.say("skipped %s (%s)", what, reason)
 }
 
-func (r *run) all() error {
+func (r *session) all() error {
 	old, oldText, err := r.readState()
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (r *run) all() error {
 
 // retired reports what earlier trees had under the name base. It carries no
 // proof of who made it, so a person decides.
-func (r *run) retired() {
+func (r *session) retired() {
 	entries, err := r.Store.List("agent")
 	if err != nil {
 		return
@@ -153,7 +153,7 @@ func (r *run) retired() {
 	}
 }
 
-func (r *run) readState() (*state, []byte, error) {
+func (r *session) readState() (*state, []byte, error) {
 	f, err := r.Store.OpenFile(StateFile)
 	if fault.Is(err, fault.NotExist) {
 		return nil, nil, nil
@@ -176,7 +176,7 @@ func (r *run) readState() (*state, []byte, error) {
 	return &s, text, nil
 }
 
-func (r *run) writeState(s state, old []byte) error {
+func (r *session) writeState(s state, old []byte) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (r *run) writeState(s state, old []byte) error {
 }
 
 // putFile streams bytes into an executable or plain file of the store.
-func (r *run) putFile(p string, from io.Reader, attr store.FileAttr) error {
+func (r *session) putFile(p string, from io.Reader, attr store.FileAttr) error {
 	dir := p[:strings.LastIndexByte(p, '/')]
 	if err := r.Store.MkdirAll(dir); err != nil {
 		return fault.At("make", dir, err)
@@ -228,7 +228,7 @@ func (r *run) putFile(p string, from io.Reader, attr store.FileAttr) error {
 }
 
 // putProgram copies a program of the host.
-func (r *run) putProgram(p, host string, attr store.FileAttr) error {
+func (r *session) putProgram(p, host string, attr store.FileAttr) error {
 	f, err := os.Open(host)
 	if err != nil {
 		return fault.FromOS("open", host, err)

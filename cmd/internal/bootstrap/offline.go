@@ -14,7 +14,8 @@ import (
 // Offline is a World over a store that no daemon serves. Close it.
 type Offline struct {
 	World
-	ord *ordinary.FS
+	ord   *ordinary.FS
+	tools *tool.Catalog
 }
 
 // OpenStore takes a store for a bootstrap without a daemon. A store that is
@@ -39,7 +40,7 @@ func OpenStore(path string, root bool) (*Offline, error) {
 	if err != nil {
 		return nil, errors.Join(err, agents.Close(), st.Close())
 	}
-	return &Offline{World: World{Store: st, Agents: agents, Ordinary: ord, UID: uid, GID: gid, Changed: tools.Changed}, ord: ord}, nil
+	return &Offline{World: World{Store: st, Agents: agents, Ordinary: ord, UID: uid, GID: gid, Changed: tools.Changed}, ord: ord, tools: tools}, nil
 }
 
 // Close gives the store back.

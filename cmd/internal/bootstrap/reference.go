@@ -106,7 +106,7 @@ func (t refTool) policyText() string {
 }
 
 // ensureAgent makes an agent that is not there. One that is, is left alone.
-func (r *run) ensureAgent(a refAgent) error {
+func (r *session) ensureAgent(a refAgent) error {
 	what := "agent/" + a.name
 	key := agent.System(a.name)
 	if o, err := r.Agents.Lookup(key); err == nil {
@@ -145,7 +145,7 @@ func (r *run) ensureAgent(a refAgent) error {
 
 // inherit gives a child of root's the ids of its parent, which for such agents
 // come from a pool (spec section 17: uid and gid equal the parent's).
-func (r *run) inherit(parent string, texts map[string][]byte) error {
+func (r *session) inherit(parent string, texts map[string][]byte) error {
 	if r.o.Owner != 0 {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (r *run) inherit(parent string, texts map[string][]byte) error {
 }
 
 // makeHome makes the owner's and the agent's directories.
-func (r *run) makeHome(owner uint32, name string) error {
+func (r *session) makeHome(owner uint32, name string) error {
 	gid, ok := r.Users.User(owner)
 	if !ok {
 		gid = owner
@@ -173,7 +173,7 @@ func (r *run) makeHome(owner uint32, name string) error {
 
 // ensureTool installs a tool that is not there, and the controls that it lacks
 // whole: a `.d` that exists is never touched.
-func (r *run) ensureTool(t refTool) error {
+func (r *session) ensureTool(t refTool) error {
 	p, dir := "tool/"+t.name, "tool/"+t.name+".d"
 	_, ferr := r.Store.StatFile(p)
 	_, derr := r.Store.Object(dir)
