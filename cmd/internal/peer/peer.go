@@ -101,6 +101,9 @@ func (p *Peer) sameNamespaces() error {
 
 // Alive says whether the process of a pidfd has not ended.
 func Alive(fd int) bool {
+	if fd < 0 {
+		return false // poll would skip it and say nothing
+	}
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, 0)
