@@ -1,6 +1,7 @@
 package term
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,10 +16,11 @@ import (
 
 // Bounds of one hub.
 const (
-	maxClients = 32       // handshakes included
-	maxQueue   = 1 << 20  // bytes of output that wait for one client
-	maxTyped   = 16 << 20 // bytes of input held for one client; then its socket backs up
-	maxAnswers = 16 << 10 // bytes of emulator replies that wait
+	maxClients = 32        // handshakes included
+	maxQueue   = 1 << 20   // bytes of output that wait for one client
+	maxTyped   = 16 << 20  // bytes of input held for one client; then its socket backs up
+	maxAnswers = 16 << 10  // bytes of emulator replies that wait
+	maxBacklog = 256 << 10 // bytes of output that wait for the emulator
 	endWait    = 2 * time.Second
 )
 
@@ -40,10 +42,12 @@ type PTY interface {
 type Hub struct {
 	pty PTY
 
+	backlog backlog
 	answers answers
 	ctx     context.Context // ends with End
 	end     context.CancelFunc
 	all     sync.WaitGroup // client goroutines and the answer pump
+	drained chan struct{}  // closed when all output has been shown
 
 	// mu protects the fields below.
 	mu      sync.Mutex
@@ -66,23 +70,34 @@ func NewHub(pty PTY, size Size) *Hub {
 	}
 	h.ctx, h.end = context.WithCancel(context.Background())
 	h.screen = NewScreen(size, h.answers.add)
+	h.backlog.more.L, h.backlog.room.L = &h.backlog.mu, &h.backlog.mu
+	h.drained = make(chan struct{})
+	go h.drain()
 	h.all.Go(h.pumpAnswers)
 	return h
 }
 
-// Output takes what the PTY said. It never waits for a client.
-func (h *Hub) Output(p []byte) {
+// Output takes what the PTY said. It waits for the emulator, never for a client.
+func (h *Hub) Output(p []byte) { h.backlog.add(p) }
+
+// drain shows output in pieces as large as have gathered: then what scrolls away
+// at once costs nearly nothing.
+func (h *Hub) drain() {
+	defer close(h.drained)
+	for p := h.backlog.take(nil); p != nil; p = h.backlog.take(p) {
+		h.show(p)
+	}
+}
+
+func (h *Hub) show(p []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ended {
-		return
-	}
 	var clean, raw []byte
 	if out := h.screen.Write(p); len(out) > 0 {
-		clean = append([]byte(nil), out...) // one copy, shared by all queues
+		clean = bytes.Clone(out) // one copy, shared by all queues
 	}
 	if h.rawers > 0 {
-		raw = append([]byte(nil), p...)
+		raw = bytes.Clone(p)
 	}
 	for c := range h.clients {
 		if c.mode.raw {
@@ -91,6 +106,53 @@ func (h *Hub) Output(p []byte) {
 			c.queueLocked(clean)
 		}
 	}
+}
+
+// backlog is output that waits for the emulator.
+type backlog struct {
+	mu         sync.Mutex // protects all
+	more, room sync.Cond
+	buf        []byte
+	closed     bool
+}
+
+func (b *backlog) add(p []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.buf) > 0 && len(b.buf)+len(p) > maxBacklog && !b.closed {
+		b.room.Wait()
+	}
+	if !b.closed {
+		b.buf = append(b.buf, p...)
+		b.more.Signal()
+	}
+}
+
+// take returns what waits, nil at the end; old is a buffer that is free again.
+func (b *backlog) take(old []byte) []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.buf) == 0 && !b.closed {
+		b.more.Wait()
+	}
+	if len(b.buf) == 0 {
+		return nil
+	}
+	if cap(old) > maxBacklog/4 {
+		old = nil // an idle agent holds little
+	}
+	p := b.buf
+	b.buf = old[:0]
+	b.room.Signal()
+	return p
+}
+
+func (b *backlog) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.more.Broadcast()
+	b.room.Broadcast()
 }
 
 // Size is the PTY's current size.
@@ -117,6 +179,8 @@ func (h *Hub) Clients() int {
 // End tells every client that the session ended with this code and returns when
 // all of them are gone, after 2 s at most.
 func (h *Hub) End(code int) {
+	h.backlog.close()
+	<-h.drained // the last words come before the end
 	h.mu.Lock()
 	if h.ended {
 		h.mu.Unlock()
@@ -131,6 +195,9 @@ func (h *Hub) End(code int) {
 	for c := range h.clients {
 		c.nc.SetWriteDeadline(time.Now().Add(endWait))
 		c.wakeLocked()
+		if c.noOutput {
+			c.finish()
+		}
 	}
 	h.mu.Unlock()
 	h.all.Wait()
@@ -198,7 +265,7 @@ func (h *Hub) joinLocked(c *viewer) {
 	if c.mode.attach && h.decider == nil {
 		h.decideLocked(c)
 	}
-	c.out = append(c.out, item{kind: frameSize, data: []byte(h.screen.Size().String())})
+	c.sizeLocked(h.screen.Size())
 	c.queueLocked(h.screen.Replay())
 }
 
@@ -227,8 +294,7 @@ func (h *Hub) decideLocked(c *viewer) {
 	h.screen.Resize(c.size)
 	h.pty.Resize(c.size)
 	for other := range h.clients {
-		other.out = append(other.out, item{kind: frameSize, data: []byte(c.size.String())})
-		other.wakeLocked()
+		other.sizeLocked(c.size)
 	}
 }
 

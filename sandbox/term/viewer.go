@@ -24,6 +24,10 @@ const (
 	lingerTime  = 2 * time.Second        // how long typed input of a client that left may wait
 )
 
+// itemCost is what a queued frame weighs beyond its data: many small ones are no
+// way around the bound.
+const itemCost = 64
+
 // item is one frame for a client.
 type item struct {
 	kind byte
@@ -42,10 +46,11 @@ type viewer struct {
 	keys *typed
 
 	// Protected by Hub.mu.
-	size    Size
-	out     []item
-	queued  int   // bytes in out
-	skipped int64 // bytes lost since the queue overflowed; > 0: a replay is due
+	size     Size
+	out      []item
+	queued   int   // bytes in out
+	skipped  int64 // bytes lost since the queue overflowed; > 0: a replay is due
+	noOutput bool  // a write failed
 }
 
 // handshake reads the mode line.
@@ -101,17 +106,37 @@ func (c *viewer) finish() {
 // queueLocked adds data to the client's queue, or throws the queue away when it
 // would grow over its bound. Hub.mu is held.
 func (c *viewer) queueLocked(data []byte) {
-	if len(data) == 0 {
+	if len(data) == 0 || c.noOutput {
 		return
 	}
 	if c.skipped > 0 || c.queued+len(data) > maxQueue {
-		c.skipped += int64(c.queued + len(data))
+		for _, it := range c.out {
+			if it.kind == frameData {
+				c.skipped += int64(len(it.data))
+			}
+		}
+		c.skipped += int64(len(data))
 		c.out, c.queued = nil, 0
 		c.wakeLocked()
 		return
 	}
 	c.out = append(c.out, item{kind: frameData, data: data})
-	c.queued += len(data)
+	c.queued += len(data) + itemCost
+	c.wakeLocked()
+}
+
+// sizeLocked queues the PTY's new size, which a skip would tell anyway.
+func (c *viewer) sizeLocked(s Size) {
+	if c.skipped > 0 || c.noOutput {
+		return
+	}
+	it := item{kind: frameSize, data: []byte(s.String())}
+	if n := len(c.out); n > 0 && c.out[n-1].kind == frameSize {
+		c.out[n-1] = it
+	} else {
+		c.out = append(c.out, it)
+		c.queued += itemCost
+	}
 	c.wakeLocked()
 }
 
@@ -145,10 +170,17 @@ func (c *viewer) next() (items []item, last bool) {
 }
 
 func (c *viewer) write() {
-	defer c.finish()
 	for {
 		items, last := c.next()
-		if err := c.writeItems(items); err != nil || last {
+		err := c.writeItems(items)
+		if last {
+			c.finish()
+			return
+		}
+		if err != nil {
+			// It is gone, or its read side is; what it typed before may still wait.
+			// The reader sees the end.
+			c.deaf()
 			return
 		}
 		if len(items) > 0 {
@@ -159,6 +191,17 @@ func (c *viewer) write() {
 		case <-c.ctx.Done():
 			return
 		}
+	}
+}
+
+// deaf drops the client's output from now on.
+func (c *viewer) deaf() {
+	c.hub.mu.Lock()
+	defer c.hub.mu.Unlock()
+	c.noOutput = true
+	c.out, c.queued = nil, 0
+	if c.hub.ended {
+		c.finish()
 	}
 }
 
@@ -256,7 +299,7 @@ func (c *viewer) readAll() error {
 
 // endOfInput is nil for a clean end of the client's stream.
 func endOfInput(err error) error {
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) { // it left output unread
 		return nil
 	}
 	return err
@@ -335,8 +378,10 @@ func (c *viewer) typeOn() {
 			}
 		}
 		err := c.hub.pty.Input(ctx, p)
-		c.keys.done(ctx, len(p))
-		if err != nil && ctx.Err() == nil || c.ctx.Err() != nil {
+		switch {
+		case err == nil:
+			c.keys.done(ctx, len(p))
+		case ctx.Err() == nil || c.ctx.Err() != nil:
 			return // the agent is gone, or the client; a dropped part is neither
 		}
 	}
