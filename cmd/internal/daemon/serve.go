@@ -68,16 +68,18 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	if err := w.st.Watch(w.changed); err != nil {
 		return fmt.Errorf("watch the store: %w", err)
 	}
+	// Before the mount: an agent that lives is never shown as dead.
+	m.adoptAll()
 	srv, err := cfs.Mount(cfs.Options{
 		Mountpoint: mp, FS: w.tree, AllowOther: w.root || c.Mount.AllowOther, DefaultPermissions: true,
 		ReadOnly: c.Mount.ReadOnly, NoExec: c.Mount.NoExec, Log: w.log,
 	})
 	if err != nil {
+		m.abandon()
 		w.run.remove()
 		return err
 	}
 	defer w.tree.AddNotifier(srv)()
-	m.adoptAll()
 	ctl, err := listenControl(w, m)
 	if err != nil {
 		m.stopAll(context.Background(), time.Second)

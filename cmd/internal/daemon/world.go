@@ -108,7 +108,7 @@ func (w *world) openTree(c *Command, warn func(string)) (err error) {
 	w.tree, err = tree.New(tree.Options{
 		Store: w.st, Agents: w.agents, Tools: w.tools, Views: w.views, Ordinary: w.ord, Users: w.users,
 		Root: w.root, DaemonUID: w.uid, DaemonGID: w.gid, AgentGroup: group, ForeignNS: c.Mount.ForeignNS,
-		Bin: programs(), Status: w.status, Runtime: w.run.path, Version: node.Version, Log: warn,
+		Bin: programs(), AgentExec: tree.File{Data: []byte(agentProgram)}, Status: w.status, Runtime: w.run.path, Version: node.Version, Log: warn,
 	})
 	if err != nil {
 		return err
@@ -116,6 +116,14 @@ func (w *world) openTree(c *Command, warn func(string)) (err error) {
 	w.closers = append(w.closers, func() error { w.tree.Close(); return nil })
 	return nil
 }
+
+// agentProgram is what agent/NAME executes: a client that gives the agent a task.
+// Agents take none before they have runs, and it says so rather than nothing.
+const agentProgram = `#!/bin/sh
+name=${0##*/}
+echo "$name: agents take no tasks in this version; its terminal: ctx agent attach $name" >&2
+exit 69
+`
 
 // programs are the files of bin/: our own, beside the daemon.
 func programs() map[string]tree.File {
