@@ -6,7 +6,8 @@
 //
 // Each row is a ratio: in each round both sides are measured one after the
 // other, with a C client of raw system calls; the row shows the median of the
-// rounds' ratios, so that a busy machine slows both sides. Every server is a
+// rounds' ratios. Many short rounds rather than few long ones: a busy machine
+// then slows both sides alike. Every server is a
 // process of its own. It needs root (it mounts), gcc, and /dev/fuse. With -bin
 // the daemon in DIR is measured too; else only package fs, with an in-memory
 // tree.
@@ -25,8 +26,8 @@ import (
 func main() {
 	var (
 		bin    = flag.String("bin", "", "directory of the built binaries: measure the daemon too")
-		rounds = flag.Int("rounds", 9, "rounds per row")
-		ms     = flag.Int("ms", 150, "milliseconds per measurement")
+		rounds = flag.Int("rounds", 41, "rounds per row")
+		ms     = flag.Int("ms", 25, "milliseconds per measurement")
 		serve  = flag.String("serve", "", "internal: serve this kind of tree at the argument")
 	)
 	flag.Parse()
@@ -55,8 +56,12 @@ func run(bin string, rounds, ms int) (ok bool, err error) {
 	}
 	defer w.close()
 	ok = true
+	p, err := w.startPeers()
+	if err != nil {
+		return false, err
+	}
 	fmt.Println("package fs, an in-memory tree")
-	rows, err := w.fsRows()
+	rows, err := w.fsRows(p)
 	if err != nil {
 		return false, err
 	}
@@ -65,7 +70,7 @@ func run(bin string, rounds, ms int) (ok bool, err error) {
 		return ok, nil
 	}
 	fmt.Println("\nthe daemon of", bin)
-	rows, err = w.daemonRows(bin)
+	rows, err = w.daemonRows(bin, p)
 	if err != nil {
 		return false, err
 	}

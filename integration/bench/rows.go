@@ -1,11 +1,29 @@
 package main
 
-import (
-	"os"
-)
+import "os"
 
-// fsRows starts the servers and lists what package fs is measured by.
-func (w *world) fsRows() ([]row, error) {
+// peers are what we are measured against.
+type peers struct{ gofuse, loop, tmpfs string }
+
+func (w *world) startPeers() (p peers, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return p, err
+	}
+	if p.gofuse, err = w.start("gofuse", self, "-serve", "gofuse"); err != nil {
+		return p, err
+	}
+	if p.loop, err = w.start("cloop", w.path("loop")); err != nil {
+		return p, err
+	}
+	if p.tmpfs, err = w.tmpfs("tmpfs"); err != nil {
+		return p, err
+	}
+	return p, w.fill(p.tmpfs, false)
+}
+
+// fsRows starts package fs with an in-memory tree.
+func (w *world) fsRows(p peers) ([]row, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -14,29 +32,28 @@ func (w *world) fsRows() ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	gofuse, err := w.start("gofuse", self, "-serve", "gofuse")
-	if err != nil {
-		return nil, err
-	}
-	loop, err := w.start("cloop", w.path("loop"))
-	if err != nil {
-		return nil, err
-	}
-	tmpfs, err := w.tmpfs()
-	if err != nil {
-		return nil, err
-	}
+	rows := w.readRows(ours, p)
+	return append(rows,
+		w.pair("missing name in tool/", "missing", ours, "go-fuse", p.gofuse, "/tool/none", 20),
+		w.pair("open+write+close, control", "owc", ours, "go-fuse", p.gofuse, control, 1.3),
+		w.pair("ls -f, 10,000 tools", "rd", ours, "tmpfs", p.tmpfs, "/tool", 1),
+		w.pair("ls -l, 10,000 tools", "rdl", ours, "tmpfs", p.tmpfs, "/tool", 1),
+		w.pair("exec of a tool, warm", "exec", ours, "tmpfs", p.tmpfs, "/tool/"+benchTool, 0.75),
+	), nil
+}
+
+// readRows are the rows that are the same for the in-memory tree and the daemon.
+func (w *world) readRows(ours string, p peers) []row {
 	return []row{
-		{"GETATTR round trip", w.client("fstat", ours+"/control"), "C loop", w.client("fstat", loop+"/f"), 0.6},
-		{"open+read+close, control", w.client("orc", ours+"/control"), "go-fuse", w.client("orc", gofuse+"/control"), 1.3},
-		{"open+read+close, status", w.client("orc", ours+"/status"), "go-fuse", w.client("orc", gofuse+"/status"), 1.3},
-		{"open+read+close, control", w.client("orc", ours+"/control"), "C loop", w.client("orc", loop+"/f"), 0},
-		{"stat, cached directory", w.client("stat", ours+"/d"), "tmpfs", w.client("stat", tmpfs+"/d"), 0.8},
-		{"stat, cached tool", w.client("stat", ours+"/d/tool"), "tmpfs", w.client("stat", tmpfs+"/d/tool"), 0.8},
-		{"missing name in tool/", w.client("missing", ours+"/tool/none"), "go-fuse", w.client("missing", gofuse+"/tool/none"), 20},
-		{"open+write+close, control", w.client("owc", ours+"/control", controlText), "go-fuse", w.client("owc", gofuse+"/control", controlText), 1.3},
-		{"ls -f, 10,000 tools", w.client("rd", ours+"/tool"), "tmpfs", w.client("rd", tmpfs+"/tool"), 1},
-		{"ls -l, 10,000 tools", w.client("rdl", ours+"/tool"), "tmpfs", w.client("rdl", tmpfs+"/tool"), 1},
-		{"exec of a tool, warm", w.client("exec", ours+"/d/tool"), "tmpfs", w.client("exec", tmpfs+"/d/tool"), 0.75},
-	}, nil
+		{"GETATTR round trip", w.client("fstat", ours+status), "C loop", w.client("fstat", p.loop+"/f"), 0.6},
+		w.pair("open+read+close, control", "orc", ours, "go-fuse", p.gofuse, control, 1.3),
+		w.pair("open+read+close, status", "orc", ours, "go-fuse", p.gofuse, status, 1.3),
+		w.pair("stat, cached directory", "stat", ours, "tmpfs", p.tmpfs, "/tool", 0.8),
+		w.pair("stat, cached tool", "stat", ours, "tmpfs", p.tmpfs, "/tool/"+benchTool, 0.8),
+	}
+}
+
+// pair is one operation on the same path of two trees.
+func (w *world) pair(what, op, ours, against, theirs, path string, reach float64) row {
+	return row{what, w.client(op, ours+path, controlText), against, w.client(op, theirs+path, controlText), reach}
 }

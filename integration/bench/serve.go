@@ -55,26 +55,26 @@ func runServer(kind, at string) error {
 func ourTree(tool []byte) *toy.FS {
 	const long = time.Hour
 	t := toy.New()
-	root := t.Dir()
-	root.AttrValid = long
-	root.AddFile("control", controlText, 0o644).Mode = vnode.Mode{Direct: true}
-	status := root.AddFile("status", statusText, 0o444)
-	status.Mode = vnode.Mode{Direct: true, NoFlush: true}
-	status.EntryValid = long
-	dir := func(name string) *toy.Node {
-		d := root.AddDir(name, 0o755)
+	t.Dir().AttrValid = long
+	dir := func(in *toy.Node, name string) *toy.Node {
+		d := in.AddDir(name, 0o755)
 		d.AttrValid, d.EntryValid, d.MissValid = long, long, long
 		return d
 	}
-	file := func(d *toy.Node, name, text string) {
-		f := d.AddFile(name, text, 0o755)
+	agent := dir(dir(t.Dir(), "agent"), "coder.d")
+	agent.AddFile("approval", controlText, 0o644).Mode = vnode.Mode{Direct: true}
+	live := agent.AddFile("status", statusText, 0o444)
+	live.Mode = vnode.Mode{Direct: true, NoFlush: true}
+	live.EntryValid = long
+	tools := dir(t.Dir(), "tool")
+	file := func(name, text string) {
+		f := tools.AddFile(name, text, 0o755)
 		f.AttrValid, f.EntryValid = long, long
 		f.Mode = vnode.Mode{KeepCache: true, NoFlush: true}
 	}
-	file(dir("d"), "tool", string(tool))
-	many := dir("tool")
+	file(benchTool, string(tool))
 	for i := range manyTools {
-		file(many, toolName(i), "")
+		file(toolName(i), "")
 	}
 	return t
 }
@@ -166,17 +166,18 @@ func mountGoFuse(at string, tool []byte) (*fuse.Server, error) {
 			add := func(d *gofs.Inode, name string, f *gofuseFile) {
 				d.AddChild(name, d.NewPersistentInode(ctx, f, gofs.StableAttr{Mode: syscall.S_IFREG}), true)
 			}
-			dir := func(name string) *gofs.Inode {
-				d := root.NewPersistentInode(ctx, &gofuseDir{}, gofs.StableAttr{Mode: syscall.S_IFDIR})
-				root.AddChild(name, d, true)
+			dir := func(in *gofs.Inode, name string) *gofs.Inode {
+				d := in.NewPersistentInode(ctx, &gofuseDir{}, gofs.StableAttr{Mode: syscall.S_IFDIR})
+				in.AddChild(name, d, true)
 				return d
 			}
-			add(&root.Inode, "control", &gofuseFile{data: []byte(controlText), mode: 0o644, live: true})
-			add(&root.Inode, "status", &gofuseFile{data: []byte(statusText), mode: 0o444, live: true, status: true})
-			add(dir("d"), "tool", &gofuseFile{data: tool, mode: 0o755})
-			many := dir("tool")
+			agent := dir(dir(&root.Inode, "agent"), "coder.d")
+			add(agent, "approval", &gofuseFile{data: []byte(controlText), mode: 0o644, live: true})
+			add(agent, "status", &gofuseFile{data: []byte(statusText), mode: 0o444, live: true, status: true})
+			tools := dir(&root.Inode, "tool")
+			add(tools, benchTool, &gofuseFile{data: tool, mode: 0o755})
 			for i := range manyTools {
-				add(many, toolName(i), &gofuseFile{mode: 0o755})
+				add(tools, toolName(i), &gofuseFile{mode: 0o755})
 			}
 		},
 	}

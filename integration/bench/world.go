@@ -21,9 +21,12 @@ var sources embed.FS
 
 // Names and sizes of the tree that every server serves.
 const (
-	controlText = "allow coder_t tool:fs.read execute\n"
+	controlText = "auto\n"
 	statusText  = "idle\n"
 	manyTools   = 10000
+	benchTool   = "bench.tool"
+	control     = "/agent/coder.d/approval"
+	status      = "/agent/coder.d/status"
 )
 
 // A world is the temporary directory with the C programs, the mountpoints and
@@ -130,9 +133,9 @@ func (w *world) start(name string, program string, args ...string) (string, erro
 	return at, nil
 }
 
-// tmpfs mounts one and makes the same tree in it.
-func (w *world) tmpfs() (string, error) {
-	at, err := w.mountpoint("tmpfs")
+// tmpfs mounts an empty one.
+func (w *world) tmpfs(name string) (string, error) {
+	at, err := w.mountpoint(name)
 	if err != nil {
 		return "", err
 	}
@@ -140,19 +143,32 @@ func (w *world) tmpfs() (string, error) {
 		return "", err
 	}
 	w.procs = append(w.procs, &server{nil, at})
-	files := map[string]string{"control": controlText, "status": statusText, "d/tool": string(w.tool)}
-	if err := errors.Join(os.Mkdir(at+"/d", 0o755), os.Mkdir(at+"/tool", 0o755)); err != nil {
-		return "", err
+	return at, nil
+}
+
+// fill makes the tree that every server serves; dirs: also the directory beside
+// each tool that the product shows.
+func (w *world) fill(at string, dirs bool) error {
+	files := map[string]string{
+		"agent/coder.d/approval": controlText, "agent/coder.d/status": statusText, "tool/" + benchTool: string(w.tool),
+	}
+	if err := errors.Join(os.MkdirAll(at+"/agent/coder.d", 0o755), os.Mkdir(at+"/tool", 0o755)); err != nil {
+		return err
 	}
 	for i := range manyTools {
 		files["tool/"+toolName(i)] = ""
+		if dirs {
+			if err := os.Mkdir(at+"/tool/"+toolName(i)+".d", 0o755); err != nil {
+				return err
+			}
+		}
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o755); err != nil {
-			return "", err
+			return err
 		}
 	}
-	return at, nil
+	return nil
 }
 
 func toolName(i int) string { return fmt.Sprintf("tool%05d", i) }
