@@ -32,6 +32,9 @@ func (f *FS) checkPrivilege() error {
 	if bits&noSetuidFixup != 0 {
 		return fault.Newf(fault.Unavailable, "ordinary files: the securebit no_setuid_fixup is set, users' requests would keep root's capabilities")
 	}
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &f.caps[0]); err != nil {
+		return fault.FromOS("capget", "", err)
+	}
 	groups, err := os.Getgroups()
 	if err != nil {
 		return fault.FromOS("getgroups", "", err)
@@ -61,26 +64,49 @@ func (f *FS) as(r *vnode.Req, fn func() error) error {
 		}
 		defer f.restoreGroups()
 	}
-	defer restoreIDs()
-	if setfs(unix.SYS_SETFSGID, r.GID) != r.GID || setfs(unix.SYS_SETFSUID, r.UID) != r.UID {
-		return fault.Newf(fault.Access, "cannot act as uid %d gid %d", r.UID, r.GID)
+	defer f.restoreIDs()
+	if setfs(unix.SYS_SETFSGID, r.GID) != r.GID {
+		return fault.Newf(fault.Access, "cannot act as gid %d", r.GID)
+	}
+	if err := f.become(r.UID); err != nil {
+		return err
 	}
 	return fn()
 }
 
 // asUID is as with the uid alone, for what needs no group: a write through a
-// descriptor that is already open, which as root would leave setuid bits alive.
+// descriptor that is already open, which as root would leave setuid bits alive
+// and go on into the blocks that a disk keeps for root.
 func (f *FS) asUID(uid uint32, fn func() error) error {
 	if !f.asRoot || uid == 0 {
 		return fn()
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer restoreIDs()
+	defer f.restoreIDs()
+	if err := f.become(uid); err != nil {
+		return err
+	}
+	return fn()
+}
+
+// become takes the fsuid, which takes the capabilities over files away, and then
+// the others: CAP_SYS_RESOURCE alone would pass quotas and reserved blocks.
+func (f *FS) become(uid uint32) error {
 	if setfs(unix.SYS_SETFSUID, uid) != uid {
 		return fault.Newf(fault.Access, "cannot act as uid %d", uid)
 	}
-	return fn()
+	if uid == 0 {
+		return nil
+	}
+	return fault.FromOS("capset", "", setEffective(&f.caps, [2]uint32{}))
+}
+
+// setEffective is capset(2) on this thread: permitted and inheritable as in caps.
+func setEffective(caps *[2]unix.CapUserData, effective [2]uint32) error {
+	now := *caps
+	now[0].Effective, now[1].Effective = effective[0], effective[1]
+	return unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &now[0])
 }
 
 // setfs is setfsuid(2) or setfsgid(2) on this thread, and what it is now: the
@@ -91,11 +117,18 @@ func setfs(call uintptr, id uint32) uint32 {
 	return uint32(now)
 }
 
-// restoreIDs cannot fail for root. If it does, this thread must never run
-// anything again, and the process with it.
-func restoreIDs() {
-	if setfs(unix.SYS_SETFSUID, 0) != 0 || setfs(unix.SYS_SETFSGID, uint32(os.Getegid())) != uint32(os.Getegid()) {
-		panic("ordinary: a thread kept a user's ids")
+// restoreIDs puts the thread back: to the ids that are its real ones anyhow, which
+// needs no capability, and to effective ones that it is permitted. It cannot fail;
+// if it does, the thread must never run anything again, nor may a recovered panic
+// let it.
+func (f *FS) restoreIDs() {
+	gid := uint32(os.Getegid())
+	uidOK := setfs(unix.SYS_SETFSUID, 0) == 0
+	gidOK := setfs(unix.SYS_SETFSGID, gid) == gid
+	err := setEffective(&f.caps, [2]uint32{f.caps[0].Effective, f.caps[1].Effective})
+	if !uidOK || !gidOK || err != nil {
+		fmt.Fprintln(os.Stderr, "ordinary files: a thread kept the ids of a user: the daemon ends")
+		os.Exit(70)
 	}
 }
 

@@ -275,8 +275,14 @@ func TestThreadsKeepRoot(t *testing.T) {
 	users.Wait()
 	stop.Store(true)
 	looker.Wait()
-	want := taskGroups(t)
+	want, caps := taskGroups(t), ""
 	for task, line := range taskLines(t) {
+		if caps == "" {
+			caps = line[2]
+		}
+		if line[2] != caps {
+			t.Errorf("task %s afterwards: %q, another has %q", task, line[2], caps)
+		}
 		if ids := strings.Fields(line[0])[1:]; strings.Join(ids, " ") != "0 0 0 0" {
 			t.Errorf("task %s afterwards: %s", task, line[0])
 		}
@@ -287,25 +293,28 @@ func TestThreadsKeepRoot(t *testing.T) {
 	t.Logf("%d looks at a thread with a user's fsuid", sawUser.Load())
 }
 
-// taskLines are the Uid and Groups lines of every thread.
-func taskLines(t *testing.T) map[string][2]string {
+// taskLines are the Uid, Groups and CapEff lines of every thread.
+func taskLines(t *testing.T) map[string][3]string {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		t.Error(err)
 	}
-	out := map[string][2]string{}
+	out := map[string][3]string{}
 	for _, task := range tasks {
 		text, err := os.ReadFile(filepath.Join("/proc/self/task", task.Name(), "status"))
 		if err != nil {
 			continue // ended meanwhile
 		}
-		var l [2]string
+		var l [3]string
 		for line := range strings.SplitSeq(string(text), "\n") {
 			if strings.HasPrefix(line, "Uid:") {
 				l[0] = line
 			}
 			if strings.HasPrefix(line, "Groups:") {
 				l[1] = line
+			}
+			if strings.HasPrefix(line, "CapEff:") {
+				l[2] = line
 			}
 		}
 		out[task.Name()] = l
@@ -332,4 +341,36 @@ func taskGroups(t *testing.T) string {
 		line += " "
 	}
 	return line
+}
+
+// TestNoCapabilities: what runs for a user has none at all.
+func TestNoCapabilities(t *testing.T) {
+	needRoot(t)
+	w := newWorld(t)
+	effective := func() (caps [2]unix.CapUserData) {
+		if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
+			t.Error(err)
+		}
+		return caps
+	}
+	look := func() error {
+		if caps := effective(); caps[0].Effective|caps[1].Effective != 0 {
+			t.Errorf("as a user: %x", caps)
+		}
+		return nil
+	}
+	before := effective()
+	if err := w.fs.as(as(alice), look); err != nil {
+		t.Error(err)
+	}
+	if err := w.fs.asUID(alice, look); err != nil {
+		t.Error(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = w.fs.as(as(alice), func() error { panic("in a handler") })
+	}()
+	if after := effective(); after != before || unix.Getuid() != 0 {
+		t.Errorf("before %x, after %x", before, after)
+	}
 }

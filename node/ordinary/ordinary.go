@@ -11,9 +11,10 @@
 // through /proc/self/fd.
 //
 // A root daemon does each operation on an OS thread that takes the caller's
-// file-system uid and gid and supplementary groups for that time; so the kernel
-// decides, with all its rules, and real, effective and saved ids never change (a
-// user could kill a thread that carries theirs: notes-security X4).
+// file-system uid and gid and supplementary groups for that time, and has no
+// effective capability; so the kernel decides, with all its rules, and real,
+// effective and saved ids never change (a user could kill a thread that carries
+// theirs: notes-security X4).
 //
 // Byte-range and BSD locks are taken on the file in the store, each lock owner
 // through an open file description of its own, so that they conflict with one
@@ -56,6 +57,7 @@ type FS struct {
 	root   *dnode
 	asRoot bool
 	groups []uint32 // the daemon's own supplementary groups
+	caps   [2]unix.CapUserData
 	log    func(string)
 
 	mount    int  // names the file system to open_by_handle_at(2)
@@ -69,7 +71,8 @@ type FS struct {
 }
 
 // New serves the directory root (an O_PATH descriptor is enough), e.g.
-// store.DurableRoot(), which it does not keep. It sets the umask to 0.
+// store.DurableRoot(), which it does not keep. It sets the umask to 0, and takes
+// the capabilities and groups that the process has now for its own for ever.
 func New(root *os.File, o Options) (*FS, error) {
 	f := &FS{asRoot: o.Root, log: o.Log, mount: -1}
 	f.nodes, f.handles = map[inode]*dnode{}, map[uint32]int{}

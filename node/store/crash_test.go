@@ -130,7 +130,7 @@ func TestKillNine(t *testing.T) {
 		made = nil
 		list, err := s.List("agent")
 		if err != nil {
-			continue // killed before the first object
+			list = nil // killed before the first object
 		}
 		for _, e := range list {
 			if e.Name == "a.d" {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -36,6 +37,38 @@ func settled(st *unix.Stat_t) stamp {
 		now.ctime = -1
 	}
 	return now
+}
+
+// stamps are few and kept by the thousand, so no map.
+type stamps []namedStamp
+
+type namedStamp struct {
+	name string
+	stamp
+}
+
+func (s stamps) at(name string) int {
+	return slices.IndexFunc(s, func(n namedStamp) bool { return n.name == name })
+}
+
+// equal says whether name is there with this stamp.
+func (s stamps) equal(name string, want stamp) bool {
+	i := s.at(name)
+	return i >= 0 && s[i].stamp == want
+}
+
+func (s *stamps) set(name string, to stamp) {
+	if i := s.at(name); i >= 0 {
+		(*s)[i].stamp = to
+	} else {
+		*s = append(*s, namedStamp{name, to})
+	}
+}
+
+func (s *stamps) drop(name string) {
+	if i := s.at(name); i >= 0 {
+		*s = slices.Delete(*s, i, i+1)
+	}
 }
 
 func modTime(st *unix.Stat_t) time.Time { return time.Unix(st.Mtim.Unix()) }

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,38 +53,6 @@ func (o *Object) Gone() bool { return o.gone.Load() }
 
 func isText(name string) bool {
 	return name[0] != '.' && name != "exec" && name != "hooks"
-}
-
-// stamps are few and kept by the thousand, so no map.
-type stamps []namedStamp
-
-type namedStamp struct {
-	name string
-	stamp
-}
-
-func (s stamps) at(name string) int {
-	return slices.IndexFunc(s, func(n namedStamp) bool { return n.name == name })
-}
-
-// equal says whether name is there with this stamp.
-func (s stamps) equal(name string, want stamp) bool {
-	i := s.at(name)
-	return i >= 0 && s[i].stamp == want
-}
-
-func (s *stamps) set(name string, to stamp) {
-	if i := s.at(name); i >= 0 {
-		(*s)[i].stamp = to
-	} else {
-		*s = append(*s, namedStamp{name, to})
-	}
-}
-
-func (s *stamps) drop(name string) {
-	if i := s.at(name); i >= 0 {
-		*s = slices.Delete(*s, i, i+1)
-	}
 }
 
 // scan lists the texts of a directory with their present stamps.

@@ -182,8 +182,8 @@ func (s *Store) takeLock(root int, mountpoint string) error {
 	}
 	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	for tries := 0; err == unix.EWOULDBLOCK && tries < 30; tries++ {
-		// The kernel may close the files of a killed daemon a moment after it was
-		// reaped.
+		// A child that a killed daemon was just starting has the file open until
+		// its execve.
 		time.Sleep(10 * time.Millisecond)
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	}
@@ -231,11 +231,9 @@ func readHolder(fd int) string {
 func makeLayout(root int) error {
 	for _, d := range dirs {
 		err := unix.Mkdirat(root, d.name, d.mode)
-		if err == unix.EEXIST {
-			continue
-		}
-		if err == nil {
-			err = chmodDir(root, d.name, d.mode) // not what the umask left of it
+		if err == nil || err == unix.EEXIST {
+			// Not what the umask, or a backup restored, left of it.
+			err = chmodDir(root, d.name, d.mode)
 		}
 		if err != nil {
 			return fault.FromOS("", d.name, err)
@@ -263,6 +261,10 @@ func chmodDir(root int, name string, mode uint32) error {
 		return err
 	}
 	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o777 == mode {
+		return err
+	}
 	return unix.Fchmod(fd, mode)
 }
 
