@@ -59,8 +59,13 @@ func openTree(root string) (*tree, error) {
 		// An agent's own connection has no attributes and no daemon to talk to.
 		return &tree{root: filepath.Clean(root)}, nil
 	}
-	if err != nil {
-		return nil, unavailable("%s is not a CortexFS tree that answers (%v)", root, err)
+	switch {
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
+		return nil, unavailable("%s: its daemon is gone; mount it again", root)
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
+		return nil, unavailable("%s: no CortexFS tree is mounted there", root)
+	case err != nil:
+		return nil, unavailable("%s: no CortexFS tree: %v", root, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(root, &st); err != nil {
