@@ -83,7 +83,7 @@ func TestKillNine(t *testing.T) {
 	writes, round := 0, 0
 	acked := map[string]int{}
 	var made []string
-	for ; writes < enough && round < 300; round++ {
+	for ; writes < enough && round < 60; round++ {
 		// The numbers of one round begin again: what is on disk from before is
 		// acknowledged by its being there.
 		s := openStore(t, path)
@@ -91,7 +91,7 @@ func TestKillNine(t *testing.T) {
 			acked[name] = valueOf(t, s, name)
 		}
 		s.Close()
-		out := runAndKill(t, path, time.Duration(rand.IntN(60))*time.Millisecond)
+		out := runAndKill(t, path, time.Duration(rand.IntN(120))*time.Millisecond)
 		before := map[string]int{}
 		for k, v := range acked {
 			before[k] = v
