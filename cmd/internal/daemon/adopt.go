@@ -36,6 +36,7 @@ type record struct {
 	HostExe fileID            `json:"host_exe"` // the inode that it executes
 	Box     sandbox.Record    `json:"box"`
 	Place   place             `json:"place"`
+	IDs     ids               `json:"ids"`
 	Socket  string            `json:"socket"`
 	Since   time.Time         `json:"since"`
 	Texts   map[string]string `json:"texts"`
@@ -59,7 +60,7 @@ func (r *running) record() error {
 	rec := record{
 		Schema: recordSchema, Key: u.key.RuntimeKey(), Ref: u.key.String(), Boot: boot, Owner: r.owner,
 		Host: sandbox.Process{PID: r.host.PID, Start: r.host.Start}, HostUID: uid, HostExe: r.exe,
-		Box: r.box.Record(), Place: r.want, Socket: r.socket, Since: r.since, Texts: r.texts, Table: r.box.Table,
+		Box: r.box.Record(), Place: r.want, IDs: r.ids, Socket: r.socket, Since: r.since, Texts: r.texts, Table: r.box.Table,
 	}
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -189,7 +190,7 @@ func (m *manager) adopt(rec *record) (err error) {
 	}
 	u := m.unit(key)
 	r := &running{
-		unit: u, owner: rec.Owner, want: rec.Place, since: rec.Since, socket: rec.Socket, texts: rec.Texts,
+		unit: u, owner: rec.Owner, want: rec.Place, ids: rec.IDs, since: rec.Since, socket: rec.Socket, texts: rec.Texts,
 		host: host, exe: rec.HostExe, done: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	l := &attempt{u: u, cfg: o.Config()}

@@ -70,7 +70,7 @@ func (o *op) status(q *ctlproto.Status) (any, error) {
 	st.Label, st.Root, st.CWD = cfg.Label.String(), cfg.Root, cfg.Cwd
 	if u := o.m.lookup(k); u != nil {
 		if r := u.current(); r != nil {
-			st.Session = r.want.Session
+			st.UID, st.GID, st.CWD, st.Session = r.ids.UID, r.ids.GID, r.ids.Cwd, r.want.Session
 			st.Restart = r.pendingRestart(obj)
 			st.Warnings = append(st.Warnings, r.warn...)
 			st.Enforced = enforced(r.box.Init)

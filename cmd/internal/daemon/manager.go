@@ -55,6 +55,7 @@ type running struct {
 	unit    *unit
 	owner   uint32
 	want    place
+	ids     ids
 	host    *process // ctxagent
 	exe     fileID   // what it executes
 	client  *agentd.Client
@@ -68,6 +69,14 @@ type running struct {
 	done    chan struct{} // everything is gone and put away
 	stopped chan struct{} // closed by the first stop: its end is no surprise
 	once    sync.Once
+}
+
+// ids are what an agent runs as, whatever its controls say by now.
+type ids struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups"`
+	Cwd    string   `json:"cwd"` // inside
 }
 
 // place is where an agent runs: what two starts must agree on to be one.

@@ -199,13 +199,9 @@ func (o *op) started(obj *agent.Object, r *running, joined bool) ctlproto.Starte
 	for _, w := range r.warn {
 		o.note("warning: %s", w)
 	}
-	groups := cfg.Groups
-	if !o.w.root {
-		groups = o.w.groups
-	}
 	return ctlproto.Started{
-		Agent: o.named(obj.Key(), cfg), Joined: joined, PID: r.host.PID, UID: cfg.UID, GID: cfg.GID, Groups: groups,
-		Label: cfg.Label.String(), Model: cfg.Model.String(), Life: cfg.Life, Session: r.want.Session, CWD: cfg.Cwd,
+		Agent: o.named(obj.Key(), cfg), Joined: joined, PID: r.host.PID, UID: r.ids.UID, GID: r.ids.GID, Groups: r.ids.Groups,
+		Label: cfg.Label.String(), Model: cfg.Model.String(), Life: cfg.Life, Session: r.want.Session, CWD: r.ids.Cwd,
 		Workspace: r.want.Workspace, Socket: r.socket, Since: r.since.Format(time.RFC3339),
 	}
 }
