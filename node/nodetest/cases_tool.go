@@ -171,8 +171,11 @@ var toolCases = []testCase{
 		if _, err := k.c.Lstat(path + "x.d/policy"); err != nil {
 			k.Error(err)
 		}
+		_, err = k.c.Lstat(path + ".d") // nothing was written there
+		k.fails(err, syscall.ENOENT)
 		k.ok(k.c.Rename(path+"x", path))
-		k.ok(k.c.Rmdir(path + "x.d"))
+		_, err = k.c.Lstat(path + "x.d")
+		k.fails(err, syscall.ENOENT)
 		k.fails(k.c.Rmdir(path+".d"), syscall.EBUSY)
 		k.fails(k.c.Rename(path+".d", "/tool/other.d"), syscall.EPERM)
 	}},
@@ -210,6 +213,9 @@ var toolCases = []testCase{
 			k.Errorf("uid %d, %v", st.UID, err)
 		}
 		k.ok(alice.Unlink(mine))
+		if got := k.read(alice, mine+".d/policy"); got != ruleA {
+			k.Errorf("policy reads %q", got)
+		}
 		k.ok(alice.Rmdir(mine + ".d"))
 	}},
 	{name: "exec/of an agent", run: func(k *kit) {

@@ -257,43 +257,54 @@ func (f *ctlFile) Setattr(r *vnode.Req, s vnode.SetAttr) (vnode.Attr, error) {
 }
 
 func (f *ctlFile) setattr(r *vnode.Req, s vnode.SetAttr) error {
-	h, _ := s.Handle.(*draft)
-	if h != nil && h.f != f {
-		h = nil
+	if s.Size != nil && s.Mode == nil && s.UID == nil && s.GID == nil {
+		return f.truncate(r, *s.Size, s.Handle)
 	}
-	w, err := f.d.writer(r)
-	if err != nil && (h == nil || s.Size == nil) {
+	if _, err := f.d.writer(r); err != nil {
 		return err
 	}
 	uid, gid := f.d.sub.owner()
 	if (s.UID != nil && *s.UID != uid) || (s.GID != nil && *s.GID != gid) {
 		return perm("owner and group of a control are derived from the object")
 	}
-	switch {
-	case s.Size == nil:
-		return nil
-	case h != nil:
-		if err := f.d.t.foreign(r); err != nil {
+	if s.Size != nil {
+		return f.truncate(r, *s.Size, s.Handle)
+	}
+	return nil
+}
+
+// truncate is ftruncate, the truncation of an open(O_TRUNC), which the kernel
+// sends without its handle, or truncate(2) by path, which commits at once.
+func (f *ctlFile) truncate(r *vnode.Req, size uint64, handle vnode.Handle) error {
+	if h, ok := handle.(*draft); ok && h.f == f {
+		if err := h.host(r); err != nil {
 			return err
 		}
-		return h.truncate(*s.Size)
-	case *s.Size != 0:
+		return h.truncate(size)
+	}
+	if size == 0 {
+		f.d.mu.Lock()
+		drafts := slices.Clone(f.drafts)
+		f.d.mu.Unlock()
+		for _, h := range slices.Backward(drafts) {
+			if h.takeTruncation(r) {
+				return nil
+			}
+		}
+	}
+	w, err := f.d.writer(r)
+	if err != nil {
+		return err
+	}
+	if size != 0 {
 		text, _, err := f.d.sub.text(f.e)
-		if err == nil && *s.Size == uint64(len(text)) {
+		if err == nil && size == uint64(len(text)) {
 			return nil
 		}
 		return fault.Newf(fault.Invalid, "a control is truncated to 0 bytes only")
 	}
-	// The kernel sends the truncation of an open(O_TRUNC) without its handle.
-	f.d.mu.Lock()
-	drafts := slices.Clone(f.drafts)
-	f.d.mu.Unlock()
-	for _, h := range slices.Backward(drafts) {
-		if h.takeTruncation(r.TID) {
-			return nil
-		}
-	}
-	_, _, err = f.store(nil, w, uid)
+	owner, _ := f.d.sub.owner()
+	_, _, err = f.store(nil, w, owner)
 	return err
 }
 

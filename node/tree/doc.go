@@ -22,7 +22,7 @@
 // waiting for a person:
 //
 //	draft.mu > ctlFile.commit > slot.mu > Tree.mu > ctlDir.mu > execDir.mu
-//	leaves: usage.mu, agentView.mu, pollers.mu
+//	leaves: usage.mu, openFiles.mu, agentView.mu, pollers.mu, liveHandle.mu
 //
 // draft.mu, ctlFile.commit and slot.mu may be held over the store's fsync: they
 // guard one open, one control and one executable. All others guard memory only.

@@ -55,7 +55,7 @@ func (h *draft) Read(_ *vnode.Req, p []byte, off int64) (int, error) {
 // Write changes the draft and judges the whole of it. After a refusal the handle
 // is failed.
 func (h *draft) Write(r *vnode.Req, p []byte, off int64) (int, error) {
-	if err := h.f.d.t.foreign(r); err != nil {
+	if err := h.host(r); err != nil {
 		return 0, err
 	}
 	h.mu.Lock()
@@ -82,6 +82,16 @@ func (h *draft) Write(r *vnode.Req, p []byte, off int64) (int, error) {
 	}
 	h.dirty, h.emptied = true, false
 	return len(p), nil
+}
+
+// host refuses what comes from another namespace than the host's. The thread that
+// opened was looked at then: asking again for each of its writes would cost more
+// than the writes.
+func (h *draft) host(r *vnode.Req) error {
+	if r.TID == h.tid && r.UID == h.w.UID {
+		return nil
+	}
+	return h.f.d.t.foreign(r)
 }
 
 // putLocked copies p into the draft.
@@ -181,11 +191,11 @@ func (h *draft) truncate(size uint64) error {
 }
 
 // takeTruncation truncates the draft if it is the one that an open(O_TRUNC) of
-// thread tid has just made.
-func (h *draft) takeTruncation(tid uint32) bool {
+// the same thread has just made.
+func (h *draft) takeTruncation(r *vnode.Req) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.touched || h.tid != tid {
+	if h.touched || h.tid != r.TID || h.w.UID != r.UID {
 		return false
 	}
 	h.text, h.own, h.touched, h.emptied = nil, true, true, true

@@ -182,12 +182,17 @@ func (x *execDir) refresh(name string) {
 	x.told(name)
 }
 
-// told tells servers and the catalog that a name is another file now, or none.
+// told tells servers and the catalog that a name and its .d are others now, or
+// none.
 func (x *execDir) told(name string) {
 	x.mu.Lock()
 	x.mod = time.Now()
 	x.mu.Unlock()
+	x.t.open.forget(x.dir + "/" + name)
 	x.t.entryChanged(nil, x.node, name)
+	if x.rules.tier {
+		x.t.entryChanged(nil, x.node, name+".d")
+	}
 	x.t.nodeChanged(nil, x.node)
 	if x.rules.tier && node.IsName(name) {
 		x.t.tools.Changed(x.dir, name)

@@ -125,7 +125,7 @@ func (f *execFile) openRead(r *vnode.Req, path string) (vnode.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := openBytes(f.s.x.t.st, path, f.info.Gen, c)
+	h, err := f.s.x.t.openBytes(path, f.info.Gen, c)
 	if fault.Is(err, fault.Stale) || fault.Is(err, fault.NotExist) {
 		f.s.x.refresh(path[len(f.s.x.dir)+1:])
 		err = fault.Newf(fault.Stale, "the file was replaced")
@@ -135,39 +135,6 @@ func (f *execFile) openRead(r *vnode.Req, path string) (vnode.Handle, error) {
 		return nil, err
 	}
 	return h, nil
-}
-
-// openBytes pins the bytes with a generation.
-func openBytes(st *store.Store, path string, gen uint64, c *counted) (*bytesHandle, error) {
-	f, err := st.OpenFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if f.Info().Gen != gen {
-		f.Close()
-		return nil, fault.Newf(fault.Stale, "the file was replaced")
-	}
-	return &bytesHandle{c: c, f: f}, nil
-}
-
-// bytesHandle reads one content for ever: a running program keeps its bytes
-// whatever happens to the name or to the right to execute it.
-type bytesHandle struct {
-	c *counted
-	f *store.File
-}
-
-func (h *bytesHandle) Read(_ *vnode.Req, p []byte, off int64) (int, error) {
-	n, err := h.f.ReadAt(p, off)
-	if err == io.EOF {
-		err = nil
-	}
-	return n, err
-}
-
-func (h *bytesHandle) Release(*vnode.Req) {
-	h.f.Close()
-	h.c.done()
 }
 
 // Open of a file that is being made.

@@ -23,8 +23,38 @@ func (x *execDir) unlink(r *vnode.Req, name string) error {
 	if err := s.remove(); err != nil {
 		return err
 	}
+	x.dropDefaults(name)
 	x.told(name)
 	return nil
+}
+
+// dropDefaults removes the NAME.d of a file that is gone if nothing was ever
+// written there: temporary names of compilers and editors leave nothing behind,
+// and whoever replaces a tool by unlink and create finds its policy again.
+func (x *execDir) dropDefaults(name string) {
+	dir := x.dir + "/" + name + ".d"
+	x.mu.Lock()
+	there := x.dirs[name+".d"]
+	x.mu.Unlock()
+	if !there {
+		return
+	}
+	entries, err := x.t.st.List(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name, ".") {
+			return
+		}
+	}
+	if err := x.t.st.Remove(dir); err != nil {
+		return
+	}
+	x.mu.Lock()
+	delete(x.dirs, name+".d")
+	x.mu.Unlock()
+	x.t.dropDir(dir)
 }
 
 // Rmdir removes the controls of a tool that has no executable any more.
@@ -94,6 +124,7 @@ func (x *execDir) rename(r *vnode.Req, oldName, newName string) error {
 	if err := s.move(newName); err != nil {
 		return err
 	}
+	x.dropDefaults(oldName)
 	x.told(oldName)
 	x.told(newName)
 	return nil

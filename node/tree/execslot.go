@@ -85,11 +85,11 @@ func (s *slot) beginLocked(load bool) error {
 }
 
 func (s *slot) copyInto(d *store.Draft, cur *execFile) error {
-	h, err := openBytes(s.x.t.st, s.path(), cur.info.Gen, nil)
+	h, err := s.x.t.openBytes(s.path(), cur.info.Gen, nil)
 	if err != nil {
 		return err
 	}
-	defer h.f.Close()
+	defer h.Release(nil)
 	buf := make([]byte, 256<<10)
 	for off := int64(0); off < cur.info.Size; {
 		n, err := h.Read(nil, buf, off)
@@ -335,11 +335,11 @@ func (x *execDir) bytes(name string, limit int64) ([]byte, error) {
 	if cur.info.Size > limit {
 		return nil, fault.Newf(fault.TooBig, "%s is over %d bytes", name, limit)
 	}
-	h, err := openBytes(x.t.st, s.path(), cur.info.Gen, nil)
+	h, err := x.t.openBytes(s.path(), cur.info.Gen, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer h.f.Close()
+	defer h.Release(nil)
 	text := make([]byte, cur.info.Size)
 	n, err := h.Read(nil, text, 0)
 	return text[:n], err

@@ -79,6 +79,7 @@ type Tree struct {
 	born   time.Time
 	use    usage
 	homes  homes
+	open   openFiles
 	root   *rootDir
 
 	notifiers atomic.Pointer[[]notifier]
@@ -119,6 +120,7 @@ func New(o Options) (*Tree, error) {
 	t := &Tree{
 		o: o, agents: o.Agents, tools: o.Tools, st: o.Store, ord: o.Ordinary, ns: ns, born: time.Now(),
 		dirs: map[string]*ctlDir{}, execs: map[string]*execDir{}, views: map[viewID]*agentView{},
+		open: openFiles{files: map[content]*sharedFile{}},
 	}
 	t.root = &rootDir{t: t}
 	return t, nil
@@ -134,6 +136,7 @@ func (t *Tree) Close() {
 	for _, d := range dirs {
 		d.forget()
 	}
+	t.open.forget("")
 }
 
 // Root is the root of the main mount.

@@ -310,7 +310,7 @@ func (n *viewTool) Open(r *vnode.Req, flags vnode.OpenFlags) (vnode.Handle, vnod
 	if err != nil {
 		return nil, vnode.Mode{}, err
 	}
-	h, err := openBytes(n.v.t.st, path, n.gen, c)
+	h, err := n.v.t.openBytes(path, n.gen, c)
 	if err != nil {
 		c.done()
 		return nil, vnode.Mode{}, fault.At("open", node.Root+"/"+path, err)
