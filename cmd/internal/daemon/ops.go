@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"cortexfs/cmd/internal/agentd"
@@ -16,7 +13,6 @@ import (
 	"cortexfs/node"
 	"cortexfs/node/agent"
 	"cortexfs/node/fault"
-	"cortexfs/sandbox"
 )
 
 // op is one request with who asks it.
@@ -134,66 +130,6 @@ func (o *op) start(ctx context.Context, q *ctlproto.Start) (any, error) {
 	return o.started(obj, r, joined), nil
 }
 
-// place says where a start is to run, and checks what the caller said.
-func (o *op) place(q *ctlproto.Start, cfg *agent.Config) (place, error) {
-	p := place{Session: q.Session, Workspace: q.CWD, NoWorkspace: q.NoWorkspace, Mounts: q.Mounts,
-		GitRW: q.Git == "rw", AllowHome: q.AllowHome, CallerUID: o.by.UID}
-	if p.Session == "" {
-		p.Session = "default"
-	}
-	if err := node.CheckName(p.Session); err != nil || p.Session == "index" {
-		return p, fault.Newf(fault.Invalid, "%q is no session name", p.Session)
-	}
-	if q.Git != "" && q.Git != "rw" {
-		return p, fault.Newf(fault.Invalid, "git is rw or nothing")
-	}
-	for _, m := range q.Mounts {
-		if len(m) != 3 || m[2] != "ro" && m[2] != "rw" {
-			return p, fault.Newf(fault.Invalid, "a mount is source, target and ro or rw")
-		}
-		if !cleanAbs(m[0]) || !cleanAbs(m[1]) {
-			return p, fault.Newf(fault.Invalid, "mount %s %s: both are absolute paths without . and ..", m[0], m[1])
-		}
-	}
-	if p.NoWorkspace {
-		p.Workspace = ""
-	}
-	if p.Workspace != "" && !cleanAbs(p.Workspace) {
-		return p, fault.Newf(fault.Invalid, "cwd %s: an absolute path without . and ..", p.Workspace)
-	}
-	if o.by.UID != cfg.Owner && p.Workspace != "" {
-		o.note("%s belongs to uid %d: it gets an empty /workspace", cfg.Key, cfg.Owner)
-		p.Workspace = ""
-	}
-	if p.Workspace != "" {
-		if err := o.sameMounts(); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
-}
-
-func cleanAbs(p string) bool {
-	return strings.HasPrefix(p, "/") && filepath.Clean(p) == p && !strings.ContainsAny(p, "\x00\n\t")
-}
-
-// sameMounts refuses a workspace of a caller in another mount namespace: its
-// path means something else there.
-func (o *op) sameMounts() error {
-	ours, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		return fault.FromOS("own namespace", "mnt", err)
-	}
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", o.peer.PID))
-	if err != nil || !o.peer.Alive() {
-		return fault.Newf(fault.Access, "the caller's mount namespace cannot be read")
-	}
-	if ours != theirs {
-		return fault.Newf(fault.CrossDevice, "you are in another mount namespace than the daemon; use --no-default-workspace")
-	}
-	return nil
-}
-
 func (o *op) started(obj *agent.Object, r *running, joined bool) ctlproto.Started {
 	cfg := obj.Config()
 	for _, w := range r.warn {
@@ -204,166 +140,6 @@ func (o *op) started(obj *agent.Object, r *running, joined bool) ctlproto.Starte
 		Label: cfg.Label.String(), Model: cfg.Model.String(), Life: cfg.Life, Session: r.want.Session, CWD: r.ids.Cwd,
 		Workspace: r.want.Workspace, Socket: r.socket, Since: r.since.Format(time.RFC3339),
 	}
-}
-
-// dryRun does everything of a start up to the mounts.
-func (o *op) dryRun(ctx context.Context, obj *agent.Object, p place) (any, error) {
-	if faults := obj.StartFaults(); len(faults) > 0 {
-		return nil, faultsError(faults)
-	}
-	cfg := obj.Config()
-	if err := o.w.makeHomes(cfg); err != nil {
-		return nil, err
-	}
-	comp, err := o.w.compose(cfg, p, o.by)
-	if err != nil {
-		return nil, asFailure(err)
-	}
-	defer comp.close()
-	plan, err := comp.spec.Plan()
-	if err != nil {
-		return nil, asFailure(err)
-	}
-	u := o.m.unit(obj.Key())
-	if err := u.take(ctx); err != nil {
-		return nil, err
-	}
-	defer u.give()
-	if u.current() == nil {
-		// The check opens the skeleton; one of a running agent is there already.
-		l := &attempt{u: u, cfg: cfg}
-		defer l.rollBack()
-		if err := l.stage(plan); err != nil {
-			return nil, err
-		}
-		if err := l.mountView(&running{unit: u}, plan.Spec.Skeleton); err != nil {
-			return nil, err
-		}
-	}
-	table, warnings, err := sandbox.Check(ctx, plan, sandbox.StartFiles{Store: comp.store})
-	if err != nil {
-		return nil, asFailure(err)
-	}
-	d := &ctlproto.DryRun{
-		Identity: []string{
-			fmt.Sprintf("uid=%d gid=%d groups=%v iso=%s", comp.spec.UID, comp.spec.GID, comp.spec.Groups, comp.spec.Iso),
-			"label=" + cfg.Label.String(),
-		},
-		Env: plan.Spec.Env, Argv: plan.Argv, Text: plan.Print(table, warnings),
-	}
-	for _, e := range table {
-		d.Mounts = append(d.Mounts, mountText(e))
-	}
-	return ctlproto.Started{Agent: o.named(obj.Key(), cfg), Session: p.Session, Workspace: p.Workspace, Plan: d}, nil
-}
-
-// mountText is a mounted row in the form of the mount control, with what was
-// really set.
-func mountText(e sandbox.Effective) string {
-	mode := "ro"
-	if e.RW {
-		mode = "rw"
-	}
-	opts := "bind"
-	if e.Recursive {
-		opts = "rbind"
-	}
-	for _, f := range []struct {
-		on   bool
-		name string
-	}{{e.NoSuid, "nosuid"}, {e.NoDev, "nodev"}, {e.NoExec, "noexec"}, {e.IDMapped, "idmapped"}} {
-		if f.on {
-			opts += "," + f.name
-		}
-	}
-	src := e.Resolved
-	if src == "" || e.Kind == sandbox.Store {
-		src = e.Source
-	}
-	text := fmt.Sprintf("%s\t%s\t%s\t%s", src, e.Target, mode, opts)
-	if e.Made != "" {
-		text += "\t(" + e.Made + ")"
-	}
-	return text
-}
-
-func (o *op) stop(ctx context.Context, q *ctlproto.Stop) (any, error) {
-	obj, cfg, err := o.own(q.Agent)
-	if err != nil {
-		return nil, err
-	}
-	grace, err := graceOf(q.GraceMS)
-	if err != nil {
-		return nil, err
-	}
-	was, _ := o.m.Live(obj.Key())
-	if u := o.m.lookup(obj.Key()); u != nil {
-		if err := u.stop(context.WithoutCancel(ctx), grace, fmt.Sprintf("stopped by uid %d", o.by.UID)); err != nil {
-			return nil, err
-		}
-	}
-	return ctlproto.Stopped{Agent: o.named(obj.Key(), cfg), Was: string(was)}, nil
-}
-
-func graceOf(ms int) (time.Duration, error) {
-	g := time.Duration(ms) * time.Millisecond
-	switch {
-	case ms == 0:
-		return agentd.DefaultGrace, nil
-	case g < 0 || g > agentd.MaxGrace:
-		return 0, fault.Newf(fault.Invalid, "grace is between 0 and %v", agentd.MaxGrace)
-	}
-	return g, nil
-}
-
-// stop ends the unit's agent, also one that is just being started.
-func (u *unit) stop(ctx context.Context, grace time.Duration, why string) error {
-	u.mu.Lock()
-	if u.cancel != nil {
-		u.cancel()
-	}
-	u.mu.Unlock()
-	if err := u.take(ctx); err != nil {
-		return err
-	}
-	defer u.give()
-	u.mu.Lock()
-	r := u.live
-	u.mu.Unlock()
-	if r == nil {
-		return nil
-	}
-	return r.stop(ctx, grace, why)
-}
-
-func (o *op) restart(ctx context.Context, q *ctlproto.Restart) (any, error) {
-	obj, _, err := o.own(q.Agent)
-	if err != nil {
-		return nil, err
-	}
-	grace, err := graceOf(q.GraceMS)
-	if err != nil {
-		return nil, err
-	}
-	u := o.m.unit(obj.Key())
-	r := u.current()
-	if r == nil {
-		return nil, fault.E("restart", obj.Key().String(), fault.NoProcess, errors.New("it does not run; start it"))
-	}
-	p := r.want
-	if p.Workspace != "" && p.CallerUID != o.by.UID {
-		return nil, fault.E("restart", obj.Key().String(), fault.Perm,
-			fmt.Errorf("its workspace was handed over by uid %d, who alone may do so again; stop it and start it", p.CallerUID))
-	}
-	ctx = context.WithoutCancel(ctx)
-	if err := u.stop(ctx, grace, fmt.Sprintf("restarted by uid %d", o.by.UID)); err != nil {
-		return nil, err
-	}
-	r, joined, err := u.start(ctx, obj, p, o.by)
-	if err != nil {
-		return nil, err
-	}
-	return o.started(obj, r, joined), nil
 }
 
 // terminal tells where the agent's terminal listens.

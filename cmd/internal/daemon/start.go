@@ -4,21 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"cortexfs/cmd/internal/agentd"
-	"cortexfs/cmd/internal/companion"
 	cfs "cortexfs/fs"
 	"cortexfs/node"
 	"cortexfs/node/agent"
-	"cortexfs/node/control"
 	"cortexfs/node/fault"
 	"cortexfs/sandbox"
 )
@@ -274,175 +270,9 @@ func (l *attempt) mountView(r *running, skeleton string) error {
 	return nil
 }
 
-// startHost starts ctxagent with its sockets and returns the guest's end of the
-// wire.
-func (l *attempt) startHost(r *running, p place) (guest *os.File, err error) {
-	w, key := l.u.m.w, l.u.key
-	bin, err := companion.Find("ctxagent")
-	if err != nil {
-		return nil, err
-	}
-	if r.exe, err = exeID(bin); err != nil {
-		return nil, fault.FromOS("start", bin, err)
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fault.FromOS("wire", "", err)
-	}
-	wire := os.NewFile(uintptr(pair[0]), "wire")
-	defer wire.Close()
-	guest = os.NewFile(uintptr(pair[1]), "wire-guest")
-	defer func() {
-		if err != nil {
-			guest.Close()
-		}
-	}()
-	r.socket = w.run.socket(key.RuntimeKey(), p.Session)
-	if err := ownDir(w.run.sockets(key.RuntimeKey()), 0o711); err != nil {
-		return nil, err
-	}
-	term, err := listenAt(r.socket, 0o666)
-	if err != nil {
-		return nil, err
-	}
-	defer term.Close()
-	ctl, err := listenIn(w.run.agent(key.RuntimeKey()), "ctl.sock", 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer ctl.Close()
-	lock, err := w.run.lock(key.RuntimeKey())
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Close()
-	said, err := w.run.hostLog(key.RuntimeKey())
-	if err != nil {
-		return nil, err
-	}
-	defer said.Close()
-	params := &agentd.Params{Agent: key.Name, Key: key.RuntimeKey(), Session: p.Session, Owner: l.cfg.Owner, DaemonUID: w.uid}
-	proc, err := agentd.Start(bin, params, agentd.Files{Wire: wire, Term: term, Ctl: ctl, Lock: lock, Log: said}, w.hostIdentity(l.cfg))
-	if err != nil {
-		return nil, failure{69, err}
-	}
-	go func() { _, _ = proc.Wait() }() // reap; the pidfd below tells when
-	r.host, err = holdProcess(proc.Pid, 0)
-	if err != nil {
-		return nil, err
-	}
-	l.later(func() {
-		_ = r.host.signal(unix.SIGKILL)
-		_ = r.host.wait(context.Background())
-		r.host.close()
-	})
-	return guest, nil
-}
-
-// hostIdentity is whom ctxagent runs as: the owner; for root's agents the
-// agent's own ids; nil (the daemon's user) where nothing can be changed.
-func (w *world) hostIdentity(cfg *agent.Config) *agentd.Credential {
-	if !w.root {
-		return nil
-	}
-	if cfg.Owner == 0 {
-		return &agentd.Credential{UID: cfg.UID, GID: cfg.GID}
-	}
-	gid, ok := w.users.User(cfg.Owner)
-	if !ok {
-		gid = cfg.GID
-	}
-	return &agentd.Credential{UID: cfg.Owner, GID: gid, Groups: w.users.Groups(cfg.Owner)}
-}
-
-// handOver tells ctxagent the sandbox's processes and waits until the session
-// program runs.
-func (l *attempt) handOver(ctx context.Context, r *running) error {
-	dir, err := os.Open(l.u.m.w.run.agent(l.u.key.RuntimeKey()))
-	if err != nil {
-		return fault.FromOS("open", "runtime directory", err)
-	}
-	defer dir.Close()
-	// Through the directory's descriptor: the path itself may be too long for a
-	// socket address.
-	r.client, err = agentd.Dial(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()))
-	if err != nil {
-		return failure{70, fault.At("reach the host process of", l.u.key.String(), err)}
-	}
-	l.later(func() { r.client.Close() })
-	rec := r.box.Record()
-	err = r.client.Sandbox(ctx, agentd.Sandbox{
-		Bwrap: agentd.Proc{Pid: rec.Bwrap.PID, Start: rec.Bwrap.Start},
-		Init:  agentd.Proc{Pid: rec.Init.PID, Start: rec.Init.Start},
-	})
-	if err != nil {
-		return l.whyNot(r, err)
-	}
-	if err := r.client.WaitReady(ctx); err != nil {
-		return l.whyNot(r, err)
-	}
-	return nil
-}
-
-// whyNot adds what the daemon knows to a failure inside: bwrap's own words, or
-// the row of section 8 that refuses the shell.
-func (l *attempt) whyNot(r *running, err error) error {
-	select {
-	case <-r.box.Done():
-		if e := r.box.Exit(); e.Message != "" {
-			return failure{69, fault.E("start", l.u.key.String(), fault.Unavailable, fmt.Errorf("step 9: %s", e.Message))}
-		}
-	default:
-	}
-	kind := fault.KindOf(err)
-	if kind != fault.Access && kind != fault.NotExist && kind != fault.Loop {
-		return asFailure(fault.At("start", l.u.key.String(), err))
-	}
-	o, lerr := l.u.m.w.agents.Lookup(l.u.key)
-	if lerr != nil {
-		return asFailure(lerr)
-	}
-	rows, _ := l.u.m.w.views.For(o).Explain("tsh", false)
-	for _, v := range rows {
-		if v.Asked && !v.OK {
-			why := fmt.Sprintf("step 9: the shell tsh is refused by row %d (%s): %s", v.Row, v.Name, v.Why)
-			if v.Missing != "" {
-				why += fmt.Sprintf("; missing in %s: %s", v.File, v.Missing)
-			}
-			return failure{13, fault.E("start", l.u.key.String(), fault.Access, errors.New(why))}
-		}
-	}
-	return asFailure(fault.At("start", l.u.key.String(), err))
-}
-
 // kill ends a sandbox that never got as far as being an agent.
 func kill(box *sandbox.Running) {
 	ctx, cancel := context.WithTimeout(context.Background(), killBound)
 	defer cancel()
 	_ = box.Kill(ctx)
-}
-
-// startTexts are the controls that a running agent keeps until its next start.
-func startTexts(o *agent.Object) map[string]string {
-	m := map[string]string{}
-	for _, e := range control.Agent.Entries() {
-		if e.Kind == control.Durable && e.Applies == control.NextStart {
-			if text, _, err := o.Text(e.Name); err == nil {
-				m[e.Name] = string(text)
-			}
-		}
-	}
-	return m
-}
-
-// pendingRestart names the controls that were changed since the start.
-func (r *running) pendingRestart(o *agent.Object) []string {
-	var names []string
-	now := startTexts(o)
-	for _, e := range control.Agent.Entries() {
-		if was, ok := r.texts[e.Name]; ok && now[e.Name] != was {
-			names = append(names, e.Name)
-		}
-	}
-	return names
 }

@@ -1,0 +1,31 @@
+package daemon
+
+import (
+	"cortexfs/node/agent"
+	"cortexfs/node/control"
+)
+
+// startTexts are the controls that a running agent keeps until its next start.
+func startTexts(o *agent.Object) map[string]string {
+	m := map[string]string{}
+	for _, e := range control.Agent.Entries() {
+		if e.Kind == control.Durable && e.Applies == control.NextStart {
+			if text, _, err := o.Text(e.Name); err == nil {
+				m[e.Name] = string(text)
+			}
+		}
+	}
+	return m
+}
+
+// pendingRestart names the controls that were changed since the start.
+func (r *running) pendingRestart(o *agent.Object) []string {
+	var names []string
+	now := startTexts(o)
+	for _, e := range control.Agent.Entries() {
+		if was, ok := r.texts[e.Name]; ok && now[e.Name] != was {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
