@@ -67,7 +67,11 @@ func launch(ctx context.Context, p *Plan, f StartFiles, check bool) (*launched, 
 		return bad(err)
 	}
 	result, err1 := pipe(&l.res)
-	status, err2 := pipe(&l.status)
+	var status *os.File
+	var err2 error
+	if l.status, status, err2 = bwrap.StatusPipe(); err2 == nil {
+		ends = append(ends, status)
+	}
 	request, err3 := memory("request", text)
 	seccomp, err4 := memory("seccomp", program)
 	args, err5 := memory("args", options)

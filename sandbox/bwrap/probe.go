@@ -66,7 +66,7 @@ func Probe(ctx context.Context, path string, uid, gid uint32) error {
 func probe(ctx context.Context, path string, uid, gid uint32) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	r, w, err := os.Pipe()
+	r, w, err := StatusPipe()
 	if err != nil {
 		return fault.FromOS("probe", path, err)
 	}

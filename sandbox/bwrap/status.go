@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Status is what --json-status-fd says: a document when the namespaces are made,
@@ -43,4 +47,23 @@ func (r *Reader) Next() (Status, error) {
 		return s, fmt.Errorf("bwrap status: %w", err)
 	}
 	return s, nil
+}
+
+// StatusPipe makes the pipe for bubblewrap's status descriptor: r is read here,
+// w goes to bubblewrap. w can be read too, so that it never is a pipe without a
+// reader: bubblewrap would die of SIGPIPE when the one who started it dies in
+// the middle of a start, and leave the process behind that waits for its word,
+// for ever. End of file comes as usual, when bubblewrap has closed its end.
+func StatusPipe() (r, w *os.File, err error) {
+	r, plain, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer plain.Close()
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(plain.Fd())), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		r.Close()
+		return nil, nil, &os.PathError{Op: "open", Path: "status pipe", Err: err}
+	}
+	return r, os.NewFile(uintptr(fd), "status"), nil
 }
