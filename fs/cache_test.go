@@ -135,6 +135,27 @@ func TestCachedListing(t *testing.T) {
 	}
 }
 
+// One that depends on who asks, or that may wait, is not kept.
+func TestListingNotKept(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		tree := toy.New()
+		tree.Counting = true
+		tree.Dir().Private, tree.Dir().Waits = !waits, waits
+		tree.Dir().AttrValid = long
+		m := fstest.Mount(t, tree, fs.Options{})
+		r := listTwice.Start(t, m.Dir, 3)
+		r.Ready()
+		tree.Dir().AddFile("new", "", 0o644)
+		r.Go()
+		if got, err := r.Wait(); err != nil || got != [2]int{0, 1} {
+			t.Errorf("waits=%v: got %v, %v", waits, got, err)
+		}
+		if n := tree.Count("readdir"); n != 4 {
+			t.Errorf("waits=%v: %d listings made for 4 reads", waits, n)
+		}
+	}
+}
+
 var listTwice = fstest.Client("list twice", func(dir string, times int) (got [2]int, err error) {
 	for range times {
 		names, err := os.ReadDir(dir)

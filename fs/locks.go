@@ -21,6 +21,8 @@ type locks struct {
 	byInode map[*inode]*fileLocks
 	// blocked is who waits for whom, for POSIX owners: a cycle is a deadlock.
 	blocked map[uint64]uint64
+	// waiters counts the lock requests of a uid that wait, for every kind of handle.
+	waiters map[uint32]int
 }
 
 type fileLocks struct {
@@ -32,6 +34,32 @@ type fileLocks struct {
 type heldLock struct {
 	vnode.Lock
 	handle uint64 // the handle it was taken through
+}
+
+// maxLockWaits bounds how many lock requests of one uid may wait: each pins the
+// library's buffer of 132 KiB. Root is not bounded.
+const maxLockWaits = 256
+
+// enter counts a request that may wait, or refuses it.
+func (t *locks) enter(uid uint32) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if uid != 0 && t.waiters[uid] >= maxLockWaits {
+		return fault.Newf(fault.Again, "%d lock requests of uid %d wait already", maxLockWaits, uid)
+	}
+	if t.waiters == nil {
+		t.waiters = map[uint32]int{}
+	}
+	t.waiters[uid]++
+	return nil
+}
+
+func (t *locks) exit(uid uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.waiters[uid]--; t.waiters[uid] == 0 {
+		delete(t.waiters, uid)
+	}
 }
 
 // maxLocks bounds the ranges of one file: each costs memory that nobody else
@@ -238,6 +266,13 @@ func (q *request) lock(r *fuse.LockRequest, wait bool) {
 		return
 	}
 	l := lockOf(r, wait)
+	if wait {
+		if err := q.s.locks.enter(q.v.UID); err != nil {
+			q.fail(err)
+			return
+		}
+		defer q.s.locks.exit(q.v.UID)
+	}
 	if f, ok := h.file.(vnode.Locker); ok {
 		q.wait()
 		q.done(f.SetLock(&q.v, l), r.Respond)

@@ -243,7 +243,8 @@ func (f Func[In, Out]) start(dir string, in In, options []Option) (*Running[Out]
 	r := &Running[Out]{name: f.name, cancel: cancel, answer: make(chan []byte, 1), stderr: &bytes.Buffer{}, ready: readyR, goOn: goW}
 	r.cmd = exec.CommandContext(ctx, exe)
 	r.cmd.Dir = "/"
-	r.cmd.Env = append(os.Environ(), envName+"="+f.name, envDir+"="+dir)
+	// A child with the race detector would sleep a second before it ends.
+	r.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", envName+"="+f.name, envDir+"="+dir)
 	r.cmd.Stdin = bytes.NewReader(text)
 	r.cmd.Stderr = r.stderr
 	r.cmd.ExtraFiles = []*os.File{pw, readyW, goR}

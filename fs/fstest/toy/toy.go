@@ -46,6 +46,8 @@ type Node struct {
 
 	// Waits makes the node and its handles not InMemory.
 	Waits bool
+	// Private marks a directory whose listing depends on who asks.
+	Private bool
 	// Mode is how opens of it are treated.
 	Mode vnode.Mode
 	// AttrValid and EntryValid are how long the kernel may keep its attributes
@@ -170,18 +172,24 @@ func (n *Node) Own(uid, gid uint32) *Node {
 // The two faces of a node: of one that is computed in memory and of one that may
 // wait, which is refcounted too.
 type (
-	fast struct{ *Node }
-	slow struct{ *Node }
+	fast    struct{ *Node }
+	slow    struct{ *Node }
+	private struct{ *Node }
 )
 
-func (fast) InMemory() {}
+func (fast) InMemory()          {}
+func (private) InMemory()       {}
+func (private) PrivateListing() {}
 
 func (s slow) Unref() { s.fs.Refs.Add(-1) }
 
 // Value is the node as the server sees it.
 func (n *Node) Value() vnode.Node {
-	if n.Waits {
+	switch {
+	case n.Waits:
 		return slow{n}
+	case n.Private:
+		return private{n}
 	}
 	return fast{n}
 }
@@ -192,6 +200,8 @@ func of(v vnode.Node) *Node {
 	case fast:
 		return v.Node
 	case slow:
+		return v.Node
+	case private:
 		return v.Node
 	}
 	return nil
