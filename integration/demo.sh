@@ -32,13 +32,13 @@ trap finish EXIT
 step "1. Mount a scratch store"
 mkdir -m 0700 "$dir/store"; mkdir "$dir/ctx" "$dir/project"
 run cortexfs "$dir/store" "$dir/ctx"
-daemon=$(ctx status -o json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+daemon=$(ctx status -o json | sed -n 's/.*"daemon_pid": *\([0-9]*\).*/\1/p')
 run cat "$CTX_ROOT/status"
 
 step "2. Make the reference agents and tools"
 run ctx bootstrap
 run ls "$CTX_ROOT/agent"
-run ls "$CTX_ROOT/tool"
+run bash -c "ls $CTX_ROOT/tool | grep -v '\\.d\$'"
 
 step "3. Edit a control with an editor"
 edit=$(command -v vim || command -v nano || command -v sed)
@@ -50,7 +50,7 @@ run cat "$CTX_ROOT/agent/coder.d/approval"
 
 step "4. A bad text is refused at the write, with its reason; the old value stays"
 refused bash -c "echo maybe > $CTX_ROOT/agent/coder.d/approval"
-run ctx file why "$CTX_ROOT/agent/coder.d/approval"
+run bash -c "ctx agent log coder | tail -n 1"
 run cat "$CTX_ROOT/agent/coder.d/approval"
 run bash -c "echo auto > $CTX_ROOT/agent/coder.d/approval"
 
@@ -62,16 +62,17 @@ run cat "$CTX_ROOT/agent/coder.d/pid"
 
 step "6. What coder sees: only the tools it may run, its own files, nothing of the host"
 inside() { run ctx agent exec coder -- "$@"; }
-inside ls /ctx/tool
+inside bash -c 'ls /ctx/tool | grep -v "\.d$" | xargs'
 inside ls / /workspace
 inside id
 
 step "7. An allowed tool"
 inside /ctx/tool/tsh fs.read /workspace/notes.txt
 
-step "8. A refused one, with the reason"
-refused ctx agent exec coder -- /ctx/tool/tsh agent.create x
-refused ctx agent why coder agent.create
+step "8. A tool that is installed but granted to nobody: refused, with the reason"
+run install -m 0755 /bin/true "$CTX_ROOT/tool/deploy"
+refused ctx agent exec coder -- /ctx/tool/tsh deploy
+refused ctx agent why coder deploy
 
 step "9. Take a permission away; the next call in the running sandbox fails"
 run sed -i '/tool:fs.read/d' "$CTX_ROOT/agent/coder.d/policy"
@@ -80,13 +81,13 @@ refused ctx agent exec coder -- /ctx/tool/fs.read /workspace/notes.txt
 refused ctx agent why coder fs.read
 
 step "10. Type into its terminal and watch it"
-show "ctx agent attach coder   # tools, help fs.list"
-printf 'tools\nfs.list /workspace\n' | timeout 20 ctx agent attach coder > /dev/null 2>&1 || true
+show "ctx agent attach coder   # types: tools, fs.list /workspace"
+printf 'tools\nfs.list /workspace\n' | timeout 3 ctx agent attach coder > /dev/null 2>&1 || true
 show "ctx agent watch coder"
-timeout 2 ctx agent watch coder 2>/dev/null < /dev/null | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\r' | grep -v '^ *$' | tail -n 12 || true
+timeout 2 ctx agent watch coder 2>/dev/null < /dev/null | sed 's/\x1b\[[0-9;]*H/\n/g; s/\x1b\[[0-9;?!]*[a-zA-Z]//g; s/\x1b[()].//g' | tr -d '\r' | grep -v '^ *$' | tail -n 12 || true
 
 step "11. Stop: everything of it is gone"
-run ctx agent stop coder
+out=$(run ctx agent stop coder); echo "$out"; [[ "$out" == *": stopped" ]]
 run cat "$CTX_ROOT/agent/coder.d/status"
 
 step "12. Unmount; nothing is left"

@@ -85,8 +85,12 @@ func (d viewDir) Attr(*vnode.Req) (vnode.Attr, error) {
 	if d.kind == vHome || d.kind == vHomeObjs || d.kind == vAgentObj {
 		uid, gid = d.v.cfg().Owner, d.v.t.primaryGID(d.v.cfg().Owner)
 	}
-	a := dirAttr("view/"+d.v.id.obj.Key().String()+"/"+d.path(), 0o755, uid, gid, time.Unix(0, d.v.mod.Load()))
-	if d.kind != vRoot {
+	mode := uint32(0o755)
+	if d.kind == vRoot && !d.v.id.own { // view/ below an agent's .d is its owner's (spec 2)
+		mode, uid, gid = 0o700, d.v.cfg().Owner, d.v.t.primaryGID(d.v.cfg().Owner)
+	}
+	a := dirAttr("view/"+d.v.id.obj.Key().String()+"/"+d.path(), mode, uid, gid, time.Unix(0, d.v.mod.Load()))
+	if d.kind != vRoot || mode == 0o700 {
 		a.Valid = 0
 	}
 	return a, nil
