@@ -479,23 +479,6 @@ func TestZombiesAreReaped(t *testing.T) {
 	}
 }
 
-func TestNotDumpable(t *testing.T) {
-	f := startGuest(t, shell(`echo up; exec sleep 1000`))
-	f.untilOutput("up")
-	// What is not dumpable belongs to root in /proc whoever runs it, so as root
-	// only the mode tells: the memory of ctxterm may not be opened by its own uid.
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", f.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(status, []byte("NoNewPrivs:\t1")) {
-		t.Errorf("no_new_privs is not set")
-	}
-	if b, ok := bytes.CutPrefix(status, []byte("Dumpable")); ok {
-		t.Logf("%s", b)
-	}
-}
-
 func TestGarbageOnTheWireEndsTheGuest(t *testing.T) {
 	conn, inside := pair(t)
 	exe, err := os.Executable()

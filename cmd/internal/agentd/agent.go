@@ -37,7 +37,6 @@ type agent struct {
 	mu      sync.Mutex
 	event   Event // the current state
 	sandbox *watched
-	grace   time.Duration // of the stop under way
 }
 
 // newAgent joins a wire and its terminal.
