@@ -48,7 +48,6 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	signal.Ignore(syscall.SIGPIPE)
 	// Modes are the clients' business: the kernel has applied their umask already.
 	unix.Umask(0)
-	raiseFiles()
 
 	mp, err := prepareMountpoint(c.Mountpoint)
 	if err != nil {
@@ -131,14 +130,4 @@ func notes(c *Command) []string {
 		list = append(list, "mounted noexec: no program of the tree can be executed on this host (agents are not affected)")
 	}
 	return list
-}
-
-// raiseFiles takes as many descriptors as the system gives: every open file of
-// every user of the tree may need one.
-func raiseFiles() {
-	var r unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil && r.Cur < r.Max {
-		r.Cur = r.Max
-		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &r)
-	}
 }
