@@ -159,6 +159,12 @@ func (k *kit) until(done func() bool, format string, args ...any) {
 	}
 }
 
+// vanishes waits for a directory to be gone: a kernel may keep its name for 1 s.
+func (k *kit) vanishes(path string) {
+	k.Helper()
+	k.until(func() bool { _, err := k.c.Lstat(path); return err == syscall.ENOENT }, "%s to go", path)
+}
+
 // save is echo: open with truncation, write, close. The first error counts.
 func save(c Client, path, text string) error { return put(c, path, text, os.O_TRUNC) }
 

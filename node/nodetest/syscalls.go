@@ -18,12 +18,13 @@ func Syscalls(root string) Client { return &sys{root: root} }
 
 // SyscallsAs is Syscalls with other file-system ids.
 func SyscallsAs(root string, uid, gid uint32, groups ...uint32) Client {
-	return &sys{root: root, other: true, uid: uid, gid: gid, groups: groups}
+	return &sys{root: root, thread: true, other: true, uid: uid, gid: gid, groups: groups}
 }
 
 type sys struct {
 	root     string
-	other    bool
+	thread   bool // each call on a thread of its own
+	other    bool // with these ids
 	uid, gid uint32
 	groups   []uint32
 }
@@ -32,7 +33,7 @@ type sys struct {
 // goroutine, because it stays locked. Capabilities that override modes go with
 // the fsuid.
 func (s *sys) as(call func() error) error {
-	if !s.other {
+	if !s.thread {
 		return errnoOf(retry(call))
 	}
 	done := make(chan error, 1)
@@ -43,6 +44,9 @@ func (s *sys) as(call func() error) error {
 			list = append(list, int(g))
 		}
 		done <- func() error {
+			if !s.other {
+				return retry(call)
+			}
 			if err := threadGroups(list); err != nil {
 				return err
 			}
@@ -262,7 +266,7 @@ func MountedEnv(root string) Env {
 	e := Env{
 		Root: Syscalls(root), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Mounted: true,
 		// A thread of its own: a truncation belongs to the thread that opened.
-		Other: func() Client { return SyscallsAs(root, uint32(os.Geteuid()), uint32(os.Getegid())) },
+		Other: func() Client { return &sys{root: root, thread: true} },
 	}
 	if e.UID == 0 {
 		e.As = func(uid, gid uint32, groups ...uint32) Client { return SyscallsAs(root, uid, gid, groups...) }

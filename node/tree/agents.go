@@ -168,8 +168,6 @@ func (d agentsDir) mkdir(r *vnode.Req, name string, mode uint32) (vnode.Entry, e
 		return vnode.Entry{}, err
 	}
 	d.t.makeState(o)
-	d.t.entryChanged(nil, d, base)
-	d.t.nodeChanged(nil, d)
 	dir, err := d.t.agentDir(k)
 	if err != nil {
 		return vnode.Entry{}, err
@@ -181,7 +179,7 @@ func (d agentsDir) mkdir(r *vnode.Req, name string, mode uint32) (vnode.Entry, e
 // there all the same; a start makes it again.
 func (t *Tree) makeState(o *agent.Object) {
 	c := o.ControlObject()
-	err := t.ord.MakeHome(c.Owner, c.OwnerGID)
+	err := t.makeHome(c.Owner)
 	if err == nil {
 		err = t.ord.MakeAgentHome(c.Owner, c.OwnerGID, o.Key().Name)
 	}
@@ -255,11 +253,6 @@ func (t *Tree) RemoveAgent(k agent.Key) error {
 	delete(t.views, viewID{o, false})
 	delete(t.views, viewID{o, true})
 	t.mu.Unlock()
-	d := agentsDir{t: t, home: k.Home, uid: k.UID}
-	for _, name := range []string{k.Name + ".d", k.Name, k.Name + ".sock"} {
-		t.entryChanged(nil, d, name)
-	}
-	t.nodeChanged(nil, d)
 	return nil
 }
 

@@ -11,6 +11,11 @@ import (
 // What a change means for others. The decisions themselves need none of this:
 // they are made from the published snapshots at each lookup and open. Here the
 // kernels are told what to forget.
+//
+// Names are pushed to the agents' own connections only. On the main mount the
+// kernel keeps a name for a second at most and is told of nothing but listings of
+// executables: a push of a name there takes the directory's lock, which a stranger
+// who lists it into a slow buffer can hold (notes-security X7).
 
 // agentChanged is called after a commit of a control of an agent; name "": of any.
 func (t *Tree) agentChanged(k agent.Key, name string) {
@@ -57,10 +62,6 @@ func (t *Tree) StoreChanged(dir string) {
 	}
 	if k, ok := agent.ParseKey(dir); ok {
 		t.agents.StoreChanged(dir)
-		a := agentsDir{t: t, home: k.Home, uid: k.UID}
-		t.entryChanged(nil, a, k.Name+".d")
-		t.entryChanged(nil, a, k.Name)
-		t.nodeChanged(nil, a)
 		t.agentChanged(k, "")
 		return
 	}
@@ -98,23 +99,13 @@ func splitObject(dir string) (tier, name string) {
 	return path[:slash], path[slash+1:]
 }
 
-// reread tells the kernel that a directory's texts are others, or that it is gone.
+// reread looks again at a directory whose texts are others, or that is gone. Texts
+// need no push: the kernel keeps nothing of them.
 func (t *Tree) reread(d *ctlDir) {
 	if d.obj.Gone() {
 		t.dropDir(d.dir)
-		t.nodeChanged(nil, d)
 		return
 	}
-	d.mu.Lock()
-	files := make([]*ctlFile, 0, len(d.files))
-	for _, f := range d.files {
-		files = append(files, f)
-	}
-	d.mu.Unlock()
-	for _, f := range files {
-		t.nodeChanged(nil, f)
-	}
-	t.nodeChanged(nil, d)
 	if d.exec != nil {
 		d.exec.reread()
 	}
@@ -134,7 +125,7 @@ func (x *execDir) reread() {
 	}
 	x.mu.Unlock()
 	if !loaded {
-		x.t.nodeChanged(nil, x.node)
+		x.listed()
 		return
 	}
 	entries, err := x.t.st.List(x.dir)

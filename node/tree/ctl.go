@@ -188,13 +188,9 @@ func (f *ctlFile) restore(old saved, gen uint64, by uint32) {
 // whoever derives something is told.
 func (f *ctlFile) published() {
 	f.d.mu.Lock()
-	was := f.unhideLocked()
+	f.unhideLocked()
 	f.refusal = ""
 	f.d.mu.Unlock()
-	if was {
-		f.d.t.entryChanged(nil, f.d, f.e.Name)
-	}
-	f.d.t.nodeChanged(nil, f)
 	f.d.sub.changed(f.e.Name)
 }
 
@@ -205,14 +201,12 @@ func (f *ctlFile) refused(err error) {
 	f.refusal = placeOf(err)
 }
 
-// unhideLocked ends an unlink's second; true if there was one.
-func (f *ctlFile) unhideLocked() bool {
-	if f.hidden == nil {
-		return false
+// unhideLocked ends an unlink's second.
+func (f *ctlFile) unhideLocked() {
+	if f.hidden != nil {
+		f.hidden.Stop()
+		f.hidden = nil
 	}
-	f.hidden.Stop()
-	f.hidden = nil
-	return true
 }
 
 // hide is unlink: the name vanishes for a moment, the value does not.
@@ -223,13 +217,9 @@ func (f *ctlFile) hide() {
 	var timer *time.Timer
 	timer = time.AfterFunc(f.d.t.o.HideFor, func() {
 		f.d.mu.Lock()
-		mine := f.hidden == timer
-		if mine {
+		defer f.d.mu.Unlock()
+		if f.hidden == timer {
 			f.hidden = nil
-		}
-		f.d.mu.Unlock()
-		if mine {
-			f.d.t.entryChanged(nil, f.d, f.e.Name)
 		}
 	})
 	f.hidden = timer

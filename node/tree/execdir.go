@@ -182,18 +182,22 @@ func (x *execDir) refresh(name string) {
 	x.told(name)
 }
 
-// told tells servers and the catalog that a name and its .d are others now, or
-// none.
-func (x *execDir) told(name string) {
+// listed tells the kernel that its listing is old. exec is listed by its `.d`,
+// which the kernel does not keep.
+func (x *execDir) listed() {
 	x.mu.Lock()
 	x.mod = time.Now()
 	x.mu.Unlock()
-	x.t.open.forget(x.dir + "/" + name)
-	x.t.entryChanged(nil, x.node, name)
-	if x.rules.tier {
-		x.t.entryChanged(nil, x.node, name+".d")
+	if x.node == vnode.Node(x) {
+		x.t.push(nil, func(n vnode.Notifier) { n.NodeChanged(x) })
 	}
-	x.t.nodeChanged(nil, x.node)
+}
+
+// told tells servers and the catalog that a name and its .d are others now, or
+// none.
+func (x *execDir) told(name string) {
+	x.t.open.forget(x.dir + "/" + name)
+	x.listed()
 	if x.rules.tier && node.IsName(name) {
 		x.t.tools.Changed(x.dir, name)
 		x.t.toolChanged(x.dir, name)
@@ -344,6 +348,7 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 	}
 	s := &slot{x: x, name: name, attr: store.FileAttr{UID: r.UID, GID: r.GID, Mode: mode & 0o777}, claim: cl, mtime: time.Now()}
 	s.fresh = &newFile{s: s, ino: inoOf("/"+x.dir+"/"+name) ^ uint64(time.Now().UnixNano())}
+	defer x.listed()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.slots[name] != nil {
@@ -351,8 +356,6 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 		return nil, fault.Newf(fault.Exist, "%s is there", errName(name))
 	}
 	x.slots[name] = s
-	x.mod = time.Now()
-	x.t.nodeChanged(nil, x.node)
 	return s, nil
 }
 

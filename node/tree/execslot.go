@@ -314,7 +314,6 @@ func (s *slot) setattr(r *vnode.Req, a vnode.SetAttr) error {
 	s.attr = next
 	s.x.mu.Unlock()
 	if cur != nil {
-		s.x.t.nodeChanged(nil, cur)
 		s.x.told(name)
 	}
 	return nil

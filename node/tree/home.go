@@ -345,7 +345,6 @@ func (d sharedDir) Mkdir(r *vnode.Req, name string, mode uint32) (vnode.Entry, e
 	if err != nil {
 		return vnode.Entry{}, fault.At("mkdir", "/shared/"+name, err)
 	}
-	d.t.nodeChanged(nil, d)
 	return vnode.Entry{Node: spaceDir{t: d.t, space: name}, Valid: dirValid}, nil
 }
 

@@ -128,7 +128,7 @@ func (h *liveHandle) Release(*vnode.Req) {
 }
 
 // StateChanged tells the tree that an agent's state or pid is another one: who
-// polls its status wakes, and NAME.sock may have come or gone.
+// polls its status wakes.
 func (t *Tree) StateChanged(k agent.Key) {
 	t.mu.Lock()
 	d := t.dirs[k.StoreDir()]
@@ -136,7 +136,6 @@ func (t *Tree) StateChanged(k agent.Key) {
 	if d != nil {
 		d.wake.wake()
 	}
-	t.entryChanged(nil, agentsDir{t: t, home: k.Home, uid: k.UID}, k.Name+".sock")
 }
 
 // StatusChanged is the same for the root's status.

@@ -172,23 +172,13 @@ func (t *Tree) addNotifier(v *agentView, n vnode.Notifier) (cancel func()) {
 	}
 }
 
-// entryChanged and nodeChanged tell the servers of one file system (view nil: the
-// main tree). Notifiers only queue.
-func (t *Tree) entryChanged(v *agentView, dir vnode.Node, name string) {
+// push tells the servers of one file system (view nil: the main tree). They only
+// queue what they hear.
+func (t *Tree) push(v *agentView, tell func(vnode.Notifier)) {
 	if all := t.notifiers.Load(); all != nil {
 		for _, x := range *all {
 			if x.view == v {
-				x.n.EntryChanged(dir, name)
-			}
-		}
-	}
-}
-
-func (t *Tree) nodeChanged(v *agentView, n vnode.Node) {
-	if all := t.notifiers.Load(); all != nil {
-		for _, x := range *all {
-			if x.view == v {
-				x.n.NodeChanged(n)
+				tell(x.n)
 			}
 		}
 	}

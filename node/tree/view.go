@@ -112,14 +112,16 @@ func (v *agentView) refresh() {
 	v.mu.Unlock()
 	v.mod.Store(time.Now().UnixNano())
 	all := union(names, namesBefore)
-	for _, tier := range union(tiers, tiersBefore) {
-		dir := v.tierDir(tier)
-		for _, name := range all {
-			v.t.entryChanged(v, dir, name)
-			v.t.entryChanged(v, dir, name+".d")
+	v.t.push(v, func(n vnode.Notifier) {
+		for _, tier := range union(tiers, tiersBefore) {
+			dir := v.tierDir(tier)
+			for _, name := range all {
+				n.EntryChanged(dir, name)
+				n.EntryChanged(dir, name+".d")
+			}
+			n.NodeChanged(dir)
 		}
-		v.t.nodeChanged(v, dir)
-	}
+	})
 }
 
 // union of two lists, sorted.

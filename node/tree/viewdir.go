@@ -90,7 +90,12 @@ func (d viewDir) Attr(*vnode.Req) (vnode.Attr, error) {
 		mode, uid, gid = 0o700, d.v.cfg().Owner, d.v.t.primaryGID(d.v.cfg().Owner)
 	}
 	a := dirAttr("view/"+d.v.id.obj.Key().String()+"/"+d.path(), mode, uid, gid, time.Unix(0, d.v.mod.Load()))
-	if d.kind != vRoot || mode == 0o700 {
+	switch {
+	case !d.v.id.own:
+		a.Valid = 0
+	case d.kind == vRoot || d.kind == vTools: // the listing of tools is pushed
+		a.Valid = viewValid
+	case d.kind != vHomes && d.kind != vHome:
 		a.Valid = 0
 	}
 	return a, nil
@@ -111,7 +116,21 @@ func (d viewDir) Lookup(r *vnode.Req, name string) (vnode.Entry, error) {
 	if n == nil {
 		return vnode.Entry{}, notExist(name)
 	}
-	return vnode.Entry{Node: n}, nil
+	return vnode.Entry{Node: n, Valid: d.fixedValid()}, nil
+}
+
+// fixedValid is how long the kernel may keep a name that does not depend on a
+// grant, on the agent's own connection.
+func (d viewDir) fixedValid() time.Duration {
+	switch {
+	case !d.v.id.own:
+		return 0
+	case d.kind == vRoot:
+		return viewValid
+	case d.kind == vHomes || d.kind == vHome:
+		return dirValid // the home of another owner is another name
+	}
+	return 0
 }
 
 // lookupTool answers with a node or, on the agent's own connection, with a "no"
