@@ -26,7 +26,7 @@ func (b *box) members() []int {
 	return inNamespace(b.t, ns)
 }
 
-func inNamespace(t *testing.T, ns string) []int {
+func inNamespace(t testing.TB, ns string) []int {
 	t.Helper()
 	list, err := os.ReadDir("/proc")
 	check(t, err)
@@ -153,9 +153,15 @@ func TestGivenUp(t *testing.T) {
 	p := w.plan(s)
 	f, done := w.files()
 	defer done()
+	begin := time.Now()
+	r, err := Start(t.Context(), p, f)
+	check(t, err)
+	step := time.Since(begin) / 25 // so that some moments lie before the end and some after
+	check(t, r.Kill(t.Context()))
+	<-r.Done()
 	started := 0
 	for i := range 40 {
-		ctx, stop := context.WithTimeout(t.Context(), time.Duration(3*i)*time.Millisecond)
+		ctx, stop := context.WithTimeout(t.Context(), time.Duration(i)*step)
 		r, err := Start(ctx, p, f)
 		stop()
 		if err == nil {
@@ -163,10 +169,10 @@ func TestGivenUp(t *testing.T) {
 			check(t, r.Kill(t.Context()))
 			<-r.Done()
 		} else if !fault.Is(err, fault.TimedOut) && !errors.Is(err, context.DeadlineExceeded) && !fault.Is(err, fault.Unavailable) {
-			t.Errorf("after %d ms: %v", 3*i, err)
+			t.Errorf("at step %d: %v", i, err)
 		}
 		if kids := children(os.Getpid()); len(kids) > 0 {
-			t.Fatalf("after %d ms: children %v", 3*i, kids)
+			t.Fatalf("at step %d: children %v", i, kids)
 		}
 	}
 	t.Logf("%d of 40 had started", started)
@@ -177,7 +183,7 @@ func TestGivenUp(t *testing.T) {
 
 // processesWith are processes whose mount table names the scratch directory and
 // that are not in our namespace.
-func processesWith(t *testing.T, base string) []int {
+func processesWith(t testing.TB, base string) []int {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	check(t, err)

@@ -10,7 +10,7 @@ import (
 
 // wantFault checks exit code, control and words of the error of a start; any of
 // several joined ones may be it.
-func wantFault(t *testing.T, err error, exit int, control, words string) {
+func wantFault(t testing.TB, err error, exit int, control, words string) {
 	t.Helper()
 	for _, e := range faults(err) {
 		if e.Exit == exit && e.Control == control && strings.Contains(e.Message+" "+e.Cure, words) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func needRoot(t *testing.T) {
+func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -18,7 +18,7 @@ func needRoot(t *testing.T) {
 }
 
 // ownerOf is "uid:gid" of a file on the host.
-func ownerOf(t *testing.T, path string) string {
+func ownerOf(t testing.TB, path string) string {
 	t.Helper()
 	st, err := os.Lstat(path)
 	check(t, err)

@@ -240,24 +240,38 @@ func setupFailed(said, how string) error {
 	return stage.Fail(stage.StepNamespace, "", 0, fault.Unavailable, "", "bubblewrap: %s", message)
 }
 
-// kill ends the helper or bwrap, with what bwrap has forked: stopped first, so
-// that no child appears after we looked.
+// kill ends the helper or bwrap, with what it has forked: stopped first, so that
+// no child appears after we looked. A child may be an open helper that hangs
+// beyond SIGKILL; it is counted then and left behind.
 func (l *launched) kill() {
 	if l.cmd == nil || l.waited {
 		return
 	}
 	l.cmd.Process.Signal(unix.SIGSTOP)
+	var kids []*handle
 	for _, pid := range children(l.cmd.Process.Pid) {
-		if h, err := hold(pid); err == nil {
-			if up, err := parentOf(pid); err == nil && up == l.cmd.Process.Pid {
-				h.kill()
-				<-h.gone
-			}
+		h, err := hold(pid)
+		if err != nil {
+			continue
+		}
+		if up, err := parentOf(pid); err == nil && up == l.cmd.Process.Pid {
+			h.kill()
+			kids = append(kids, h)
 		}
 	}
 	l.cmd.Process.Kill()
 	l.cmd.Wait()
 	l.waited = true
+	limit := time.NewTimer(killGrace)
+	defer limit.Stop()
+	for i, h := range kids {
+		select {
+		case <-h.gone:
+		case <-limit.C:
+			stuck.keep(l.owner, kids[i:])
+			return
+		}
+	}
 }
 
 // close ends what runs and closes our descriptors.

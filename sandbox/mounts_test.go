@@ -27,7 +27,7 @@ func (w *world) dir(name string) string {
 
 // tree is a listing of a directory with modes and owners: nothing may be created
 // in a directory of a user's.
-func tree(t *testing.T, dir string) string {
+func tree(t testing.TB, dir string) string {
 	t.Helper()
 	out, err := exec.Command("find", dir, "-printf", "%P %y %m %U:%G %s\n").Output()
 	check(t, err)

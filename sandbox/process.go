@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -109,16 +110,23 @@ func statFields(pid int) ([]string, error) {
 	return f, nil
 }
 
-// children are the direct children of a process of one thread.
+// children are the direct children of a process, whichever of its threads forked
+// them.
 func children(pid int) []int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil
 	}
 	var list []int
-	for _, f := range strings.Fields(string(text)) {
-		if n, err := strconv.Atoi(f); err == nil {
-			list = append(list, n)
+	for _, file := range tasks {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for _, f := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				list = append(list, n)
+			}
 		}
 	}
 	return list

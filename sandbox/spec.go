@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"time"
+
 	"cortexfs/sandbox/stage"
 )
 
@@ -84,7 +86,9 @@ type Spec struct {
 	Network  bool     // reserved: true is refused with fault.Unavailable
 	Command  []string // empty: TermPath alone
 	TmpSize  int64    // bytes of the private /tmp; 0: 25 % of memory, at most 1 GiB
-	Bwrap    string   // absolute path of bubblewrap; empty: bwrap.Locate
+	// OpenDeadline bounds all opens of one helper together; 0: 5 s (spec 24).
+	OpenDeadline time.Duration
+	Bwrap        string // absolute path of bubblewrap; empty: bwrap.Locate
 }
 
 // Fixed places inside.

@@ -30,8 +30,9 @@ type StartFiles struct {
 }
 
 const (
-	startLimit = 30 * time.Second // one start, all in all
-	maxStuck   = 4                // open helpers of one uid left behind in hanging file systems
+	startLimit = 30 * time.Second       // one start, all in all
+	killGrace  = 300 * time.Millisecond // until a killed open helper counts as stuck
+	maxStuck   = 4                      // open helpers of one uid left behind in hanging file systems
 	stderrSize = 16 << 10
 )
 
@@ -137,7 +138,7 @@ func (p *Plan) request(f StartFiles, command []string, check bool) (*stage.Reque
 		Identity: stage.Account{UID: s.UID, GID: s.GID, Groups: s.Groups},
 		Caller:   stage.Account{UID: s.Caller.UID, GID: s.Caller.GID, Groups: s.Caller.Groups},
 		Rows:     p.Rows, RootDir: s.RootDir, Refuse: append(slices.Clone(s.Refuse), stage.Refusal{Path: filepath.Dir(s.Skeleton), Reason: "the agent's runtime directory"}),
-		AllowHome: s.AllowHome, GitRW: s.GitRW, Wire: f.Wire != nil, Bwrap: p.Argv[0], Command: command,
+		AllowHome: s.AllowHome, GitRW: s.GitRW, Wire: f.Wire != nil, Bwrap: p.Argv[0], Command: command, Deadline: s.OpenDeadline,
 		Skeleton: stage.Handed{FD: stage.FDFirst, Path: s.Skeleton},
 		Stores:   map[string]stage.Handed{},
 	}
@@ -172,10 +173,21 @@ type stuckTable struct {
 var stuck = stuckTable{all: map[uint32][]*handle{}}
 
 func (t *stuckTable) add(uid uint32, pids []int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	var list []*handle
 	for _, pid := range pids {
 		if h, err := hold(pid); err == nil {
+			list = append(list, h)
+		}
+	}
+	t.keep(uid, list)
+}
+
+// keep notes processes that may or may not end; count tells.
+func (t *stuckTable) keep(uid uint32, list []*handle) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range list {
+		if !slices.ContainsFunc(t.all[uid], func(o *handle) bool { return o.Process == h.Process }) {
 			t.all[uid] = append(t.all[uid], h)
 		}
 	}

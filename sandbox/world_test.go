@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // need skips, or fails when CTX_REQUIRE asks for it.
-func need(t *testing.T, word string, err error) {
+func need(t testing.TB, word string, err error) {
 	t.Helper()
 	if err == nil {
 		return
@@ -49,7 +49,7 @@ func need(t *testing.T, word string, err error) {
 
 // world is a scratch host: a runtime directory, a store, an owner's directory.
 type world struct {
-	t        *testing.T
+	t        testing.TB
 	root     bool
 	base     string
 	skeleton string
@@ -59,7 +59,7 @@ type world struct {
 	self     string // this binary, where everybody can read it
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	path, err := bwrap.Locate("")
 	need(t, "bwrap", err)
@@ -101,14 +101,14 @@ func (w *world) clean() {
 	}
 }
 
-func mountTable(t *testing.T) string {
+func mountTable(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	check(t, err)
 	return string(text)
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func (w *world) files() (StartFiles, func()) {
 // box is a running sandbox whose command is a probe: it answers lines of JSON.
 type box struct {
 	*Running
-	t    *testing.T
+	t    testing.TB
 	plan *Plan
 	in   *os.File
 	out  *json.Decoder

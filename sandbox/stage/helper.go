@@ -14,9 +14,9 @@ import (
 	"cortexfs/node/fault"
 )
 
-// deadline is how long all opens of one helper may take together; a source in a
-// hanging file system of a user must not hold up a process of ours.
-const deadline = 5 * time.Second
+// defaultDeadline is how long all opens of one helper may take together; a source
+// in a hanging file system of a user must not hold up a process of ours.
+const defaultDeadline = 5 * time.Second
 
 // ask is one request to the open helper. A descriptor to start from travels
 // beside it.
@@ -55,6 +55,7 @@ type opener struct {
 	who  Account
 	proc *os.Process
 	conn *net.UnixConn
+	wait time.Duration // what all asks together may take
 	end  time.Time
 	lost bool
 }
@@ -62,7 +63,10 @@ type opener struct {
 // startOpener starts an open helper that takes the ids who. It begins with our
 // own ids and drops them itself: a process that changed its ids is not dumpable,
 // one that was executed with them would be for a moment.
-func startOpener(who Account, drop bool) (*opener, error) {
+func startOpener(who Account, drop bool, wait time.Duration) (*opener, error) {
+	if wait <= 0 {
+		wait = defaultDeadline
+	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
@@ -89,7 +93,7 @@ func startOpener(who Account, drop bool) (*opener, error) {
 		proc.Kill()
 		return nil, err
 	}
-	return &opener{who: who, proc: proc, conn: conn.(*net.UnixConn), end: time.Now().Add(deadline)}, nil
+	return &opener{who: who, proc: proc, conn: conn.(*net.UnixConn), wait: wait, end: time.Now().Add(wait)}, nil
 }
 
 // do sends a and waits for the answer until the helper's deadline. The
@@ -152,7 +156,7 @@ func (o *opener) do(a ask, at int) (*answer, error) {
 func (o *opener) broken(err error) error {
 	o.lost = true
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fault.Newf(fault.TimedOut, "no answer within %v: its file system hangs", deadline)
+		return fault.Newf(fault.TimedOut, "no answer within %v: its file system hangs", o.wait)
 	}
 	return fault.Newf(fault.IO, "the open helper ended (%v)", err)
 }

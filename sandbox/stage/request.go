@@ -1,5 +1,7 @@
 package stage
 
+import "time"
+
 // Kind says where the bytes of a row come from.
 type Kind string
 
@@ -87,7 +89,8 @@ type Request struct {
 	Stores    map[string]Handed `json:"stores"`
 	Wire      bool              `json:"wire"`
 	Bwrap     string            `json:"bwrap"`
-	Command   []string          `json:"command"` // "--" and what follows; options are on FDArgs
+	Deadline  time.Duration     `json:"deadline,omitempty"` // of the opens of one helper; 0: 5 s
+	Command   []string          `json:"command"`            // "--" and what follows; options are on FDArgs
 }
 
 // Handed is a directory that the daemon hands in. The stage helper of a user

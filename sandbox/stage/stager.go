@@ -258,7 +258,7 @@ func (s *stager) opener(caller bool) (*opener, error) {
 		who, at = s.req.Caller, &s.byCaller
 	}
 	if *at == nil {
-		o, err := startOpener(who, s.req.Root)
+		o, err := startOpener(who, s.req.Root, s.req.Deadline)
 		if err != nil {
 			return nil, Fail(StepMount, "", 0, fault.IO, "", "%v", err)
 		}

@@ -1,0 +1,65 @@
+package sandbox
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// BenchmarkStart is a whole start until the command speaks, beside the same bwrap
+// command without any staging. Kill is not timed.
+func BenchmarkStart(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("needs root")
+	}
+	w := newWorld(b)
+	s := w.spec()
+	s.Command = []string{TermPath, "probe", "serve"}
+	b.Run("cortexfs", func(b *testing.B) {
+		p := w.plan(s)
+		for b.Loop() {
+			x, err := w.run(p)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			x.stop()
+			b.StartTimer()
+		}
+	})
+	b.Run("skeleton", func(b *testing.B) {
+		p, err := s.Plan()
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if err := MakeSkeleton(w.skeleton, p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("bwrap", func(b *testing.B) {
+		for b.Loop() {
+			cmd := exec.Command("/usr/bin/bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--as-pid-1", "--clearenv",
+				"--bind", w.skeleton, "/", "--ro-bind", "/usr", "/usr", "--ro-bind", "/etc/alternatives", "/etc/alternatives", "--bind", w.home, "/home/agent",
+				"--bind", w.work, "/workspace", "--ro-bind", w.self, TermPath, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/workspace", TermPath, "probe", "serve")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerID, Gid: ownerID}}
+			in, _ := cmd.StdinPipe()
+			out, _ := cmd.StdoutPipe()
+			cmd.Stderr = os.Stderr
+			if err := cmd.Start(); err != nil {
+				b.Fatal(err)
+			}
+			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+				b.Fatal(fmt.Errorf("%q %w", line, err))
+			}
+			b.StopTimer()
+			in.Close()
+			cmd.Wait()
+			b.StartTimer()
+		}
+	})
+}
