@@ -123,9 +123,10 @@ func (o *openFiles) forget(path string) {
 // bytesHandle reads one content for ever: a running program keeps its bytes
 // whatever happens to the name or to the right to execute it.
 type bytesHandle struct {
-	t *Tree
-	c *counted
-	s *sharedFile
+	t  *Tree
+	c  *counted
+	s  *sharedFile
+	of *execFile // of the main tree; told of the end
 }
 
 // openBytes makes a handle over the bytes with a generation; c may be nil.
@@ -149,6 +150,9 @@ func (h *bytesHandle) Read(_ *vnode.Req, p []byte, off int64) (int, error) {
 // Release gives the bytes back.
 func (h *bytesHandle) Release(*vnode.Req) {
 	h.t.open.put(h.s)
+	if h.of != nil {
+		h.of.closed()
+	}
 	if h.c != nil {
 		h.c.done()
 	}

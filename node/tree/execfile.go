@@ -13,8 +13,9 @@ import (
 // another node.
 type execFile struct {
 	noACL
-	s    *slot
-	info store.FileInfo
+	s       *slot
+	info    store.FileInfo
+	readers int // open for reading; x.mu protects it
 }
 
 func (*execFile) InMemory() {}
@@ -83,8 +84,13 @@ func (f *execFile) Attr(*vnode.Req) (vnode.Attr, error) {
 	defer f.s.x.mu.Unlock()
 	ino := inoOf("/"+f.s.x.dir+"/"+f.s.name) ^ f.info.Gen<<40
 	a := f.s.attrLocked(ino, f.info.Size, f.info.Mod)
-	if f.s.cur != f {
-		a.Size = uint64(f.info.Size) // replaced; who still holds it sees it as it was
+	switch {
+	case f.s.cur == f && !f.s.gone:
+	case f.readers > 0 || f.s.writers > 0:
+		a.Size, a.Valid = uint64(f.info.Size), 0 // who still has it open sees it as it was
+	default:
+		// The kernel looks the name up again, which it may have kept for a moment.
+		return vnode.Attr{}, fault.E("stat", "/"+f.s.x.dir+"/"+f.s.name, fault.Stale, nil)
 	}
 	return a, nil
 }
@@ -125,16 +131,35 @@ func (f *execFile) openRead(r *vnode.Req, path string) (vnode.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := f.s.x.t.openBytes(path, f.info.Gen, c)
+	x := f.s.x
+	x.mu.Lock()
+	current := f.s.cur == f && !f.s.gone
+	if current {
+		f.readers++
+	}
+	x.mu.Unlock()
+	if !current {
+		c.done()
+		return nil, fault.Newf(fault.Stale, "the file was replaced")
+	}
+	h, err := x.t.openBytes(path, f.info.Gen, c)
 	if fault.Is(err, fault.Stale) || fault.Is(err, fault.NotExist) {
 		f.s.x.refresh(path[len(f.s.x.dir)+1:])
 		err = fault.Newf(fault.Stale, "the file was replaced")
 	}
 	if err != nil {
+		f.closed()
 		c.done()
 		return nil, err
 	}
+	h.of = f
 	return h, nil
+}
+
+func (f *execFile) closed() {
+	f.s.x.mu.Lock()
+	defer f.s.x.mu.Unlock()
+	f.readers--
 }
 
 // Open of a file that is being made.
@@ -273,7 +298,13 @@ func (f *execFile) Setattr(r *vnode.Req, a vnode.SetAttr) (vnode.Attr, error) {
 	if err := f.s.setattr(r, a); err != nil {
 		return vnode.Attr{}, fault.At("setattr", "/"+f.s.path(), err)
 	}
-	return f.Attr(r)
+	f.s.x.mu.Lock()
+	now := f.s.cur // a truncation by path has made another file
+	f.s.x.mu.Unlock()
+	if now == nil {
+		now = f
+	}
+	return now.Attr(r)
 }
 
 // Setattr of a file that is being made.
