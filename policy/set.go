@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"slices"
 )
 
@@ -74,4 +75,18 @@ func (s *Set) Subjects() []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// About yields the rules of one subject in the order of their lines.
+func (s *Set) About(subject string) iter.Seq[Rule] {
+	return func(yield func(Rule) bool) {
+		if s == nil || subject == "" {
+			return
+		}
+		for _, r := range s.rules {
+			if r.Subject == subject && !yield(r) {
+				return
+			}
+		}
+	}
 }
