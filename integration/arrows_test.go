@@ -31,7 +31,7 @@ func level(path string) (int, bool) {
 	switch {
 	case p == "node", p == "node/fault":
 		return 0, true
-	case p == "node/vnode", p == "node/text", p == "node/beneath":
+	case p == "node/vnode", p == "node/text", p == "node/beneath", p == "node/jsonl":
 		return 1, true
 	case p == "policy":
 		return 2, true
@@ -39,7 +39,7 @@ func level(path string) (int, bool) {
 		return 3, true
 	case p == "node/control", p == "node/store":
 		return 4, true
-	case p == "node/agent", p == "node/tool", p == "node/model":
+	case p == "node/agent", p == "node/tool", p == "node/model", strings.HasPrefix(p, "node/model/driver/"):
 		return 5, true
 	case p == "node/view", p == "node/prompt", p == "node/session":
 		return 6, true
