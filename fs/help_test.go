@@ -1,10 +1,26 @@
 package fs_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
+
+// kernel is the version of the running one.
+func kernel(t *testing.T) (major, minor int) {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major, minor
+}
 
 // mountOptions is what the mount table says of a path: its options, source and
 // type, or nothing.

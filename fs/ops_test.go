@@ -18,6 +18,7 @@ import (
 	"cortexfs/fs"
 	"cortexfs/fs/fstest"
 	"cortexfs/fs/fstest/toy"
+	"cortexfs/node/fault"
 	"cortexfs/node/vnode"
 )
 
@@ -274,6 +275,23 @@ func TestEveryOperation(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A node that is found but has no attributes any more is given back.
+func TestLookupOfVanished(t *testing.T) {
+	tree := toy.New()
+	tree.Dir().Waits = true
+	f := tree.Dir().AddFile("f", "", 0o644)
+	f.OnAttr = func(*vnode.Req) error { return fault.E("stat", "f", fault.Stale, nil) }
+	t.Run("mounted", func(t *testing.T) {
+		m := fstest.Mount(t, tree, fs.Options{})
+		if _, err := readFile.Run(t, m.Dir, "f"); !errors.Is(err, syscall.ESTALE) {
+			t.Errorf("got %v", err)
+		}
+	})
+	if n := tree.Refs.Load(); n != 0 {
+		t.Errorf("%d references not given back", n)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestErrnoNeverENOSYS(t *testing.T) {
 	for n := syscall.Errno(1); n < 134; n++ {
 		all = append(all, n, fault.FromOS("op", "path", n))
 	}
-	all = append(all, errors.New("plain"), context.Canceled, fuse.ENOSYS)
+	all = append(all, errors.New("plain"), context.Canceled, fuse.Errno(syscall.ENOSYS))
 	for _, err := range all {
 		if n := errno(err); n == syscall.ENOSYS || n == 0 {
 			t.Errorf("%v (%T) became %d", err, err, n)
@@ -239,6 +239,40 @@ func TestPushClose(t *testing.T) {
 	}
 	close(gate)
 	p.wait()
+}
+
+// flock(2): a conversion gives the old lock back first, so two that hold it
+// shared can both try.
+func TestFlockConversion(t *testing.T) {
+	var tab locks
+	ino := &inode{id: 2}
+	a, b := &handle{id: 1, ino: ino}, &handle{id: 2, ino: ino}
+	set := func(h *handle, typ int16) error {
+		return tab.set(context.Background(), h, &vnode.Lock{Owner: h.id, Flock: true, Type: typ, End: 1<<63 - 1})
+	}
+	if err := errors.Join(set(a, syscall.F_RDLCK), set(b, syscall.F_RDLCK)); err != nil {
+		t.Fatal(err)
+	}
+	if err := set(a, syscall.F_WRLCK); !fault.Is(err, fault.Again) {
+		t.Errorf("first conversion: %v", err)
+	}
+	if err := set(b, syscall.F_WRLCK); err != nil {
+		t.Errorf("second conversion: %v", err)
+	}
+}
+
+// Attributes that a change came in between are not to be kept.
+func TestChangedAttributesAreNotKept(t *testing.T) {
+	var s Server
+	a := vnode.Attr{Valid: time.Hour}
+	seq := s.push.changes.Load()
+	if got := s.export(2, a, seq).Valid; got != time.Hour {
+		t.Errorf("valid for %v", got)
+	}
+	s.push.changes.Add(1)
+	if got := s.export(2, a, seq).Valid; got != 0 {
+		t.Errorf("after a change valid for %v", got)
+	}
 }
 
 // The library's connection still has the fields that adopt sets.

@@ -53,8 +53,9 @@ type Node struct {
 	// AttrValid and EntryValid are how long the kernel may keep its attributes
 	// and its name, MissValid (directories) how long a missing name.
 	AttrValid, EntryValid, MissValid time.Duration
-	// OnLookup, OnOpen, OnRead, OnWrite, OnFlush, OnSetattr run in place of the
+	// OnAttr, OnLookup, OnOpen, OnRead, OnWrite, OnFlush, OnSetattr run in place of the
 	// ordinary work if they say so (handled), with no lock held.
+	OnAttr    func(r *vnode.Req) error // before the attributes are read
 	OnLookup  func(r *vnode.Req, name string) (handled bool, err error)
 	OnOpen    func(r *vnode.Req, flags vnode.OpenFlags) error
 	OnRead    func(r *vnode.Req, p []byte, off int64) (handled bool, n int, err error)
@@ -216,8 +217,13 @@ func (n *Node) entry() vnode.Entry {
 }
 
 // Attr implements vnode.Node.
-func (n *Node) Attr(*vnode.Req) (vnode.Attr, error) {
+func (n *Node) Attr(r *vnode.Req) (vnode.Attr, error) {
 	n.fs.count("attr")
+	if n.OnAttr != nil {
+		if err := n.OnAttr(r); err != nil {
+			return vnode.Attr{}, err
+		}
+	}
 	n.fs.mu.RLock()
 	defer n.fs.mu.RUnlock()
 	return n.attrNow(), nil
