@@ -44,8 +44,8 @@ func BenchmarkStart(b *testing.B) {
 	b.Run("bwrap", func(b *testing.B) {
 		for b.Loop() {
 			cmd := exec.Command("/usr/bin/bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--as-pid-1", "--clearenv",
-				"--bind", w.skeleton, "/", "--ro-bind", "/usr", "/usr", "--ro-bind", "/etc/alternatives", "/etc/alternatives", "--bind", w.home, "/home/agent",
-				"--bind", w.work, "/workspace", "--ro-bind", w.self, TermPath, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/workspace", TermPath, "probe", "serve")
+				"--bind", w.skeleton, "/", "--ro-bind", "/usr", "/usr", "--bind", w.home, "/home/agent",
+				"--bind", w.work, "/workspace", "--ro-bind", w.self, "/run/cortexfs/empty", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/workspace", "/run/cortexfs/empty", "probe", "serve")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerID, Gid: ownerID}}
 			in, _ := cmd.StdinPipe()
 			out, _ := cmd.StdoutPipe()

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -113,6 +114,8 @@ func (s Spec) checkRows(add report) {
 			bad(fault.Invalid, "target %s lies where only the host process writes", r.Target)
 		case r.Kind == Host && !clean(r.Source):
 			bad(fault.Invalid, "source %q is not an absolute path without . and ..", r.Source)
+		case r.RW && r.Kind == Store && underAny(r.Source, s.hostSources()):
+			bad(fault.Perm, "%s is written by the host process only: the line must be ro", r.Source)
 		case r.Caller && s.Caller.UID != s.Owner:
 			bad(fault.Perm, "uid %d gives no directory to an agent of uid %d", s.Caller.UID, s.Owner)
 		}
@@ -126,6 +129,21 @@ func (s Spec) checkRows(add report) {
 			}
 		}
 	}
+}
+
+// hostSources are the same places as hostOnly, as sources in the tree.
+func (s Spec) hostSources() []string {
+	homes := []string{fmt.Sprintf("/ctx/home/%d/agent/%s", s.Owner, s.Agent)}
+	for _, r := range s.Rows {
+		if r.Home {
+			homes = append(homes, r.Source)
+		}
+	}
+	var list []string
+	for _, h := range homes {
+		list = append(list, h+"/session", h+"/log", h+"/root")
+	}
+	return list
 }
 
 func clean(p string) bool {

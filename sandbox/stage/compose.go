@@ -34,13 +34,14 @@ func (s *stager) namespace() error {
 // bwrap keeps the namespace as long as the agent lives, and would keep their
 // connections. In a user's namespace they are locked and stay.
 func (s *stager) dropViews() {
-	mounts, err := ReadMounts("/proc/thread-self/mountinfo")
+	t, err := readTable()
 	if err != nil {
 		return
 	}
-	for i := len(mounts) - 1; i >= 0; i-- {
-		if isCortex(&mounts[i]) {
-			unix.Unmount(mounts[i].Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	for i := len(t.all) - 1; i >= 0; i-- {
+		m := &t.all[i]
+		if isCortex(m) && !t.served(path.Dir(m.Point)) {
+			unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
 	}
 }

@@ -150,3 +150,36 @@ func (t *mountTable) inside(l located) []*Mount {
 	}
 	return list
 }
+
+// byName locates an absolute clean path by the table alone: nothing on the disk
+// is looked at, so symlinks are not seen.
+func (t *mountTable) byName(name string) (located, bool) {
+	var m *Mount
+	for i := range t.all { // of equals the last: it lies on top
+		if _, ok := below(name, t.all[i].Point); ok && (m == nil || len(t.all[i].Point) >= len(m.Point)) {
+			m = &t.all[i]
+		}
+	}
+	if m == nil {
+		return located{}, false
+	}
+	rel, _ := below(name, m.Point)
+	return located{place{dev: m.Dev, path: join(m.Root, rel)}, m, name}, true
+}
+
+// servedTypes are file systems where a look-up waits for somebody.
+var servedTypes = map[string]bool{"autofs": true, "nfs": true, "nfs4": true, "cifs": true, "smb3": true, "9p": true, "ceph": true, "afs": true, "virtiofs": true}
+
+// served says whether walking to a directory may wait for a server.
+func (t *mountTable) served(dir string) bool {
+	l, ok := t.byName(dir)
+	if !ok {
+		return true
+	}
+	for _, m := range t.above(l.mount) {
+		if servedTypes[m.Type] || strings.HasPrefix(m.Type, "fuse") {
+			return true
+		}
+	}
+	return false
+}

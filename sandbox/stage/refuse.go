@@ -1,9 +1,12 @@
 package stage
 
 import (
-	"os"
+	"errors"
+	"fmt"
 	"path"
+	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -51,34 +54,47 @@ type guard struct {
 	homes   []guarded // not be or contain
 	shared  []guarded // not be
 	sockets []string  // paths of listening sockets
+
+	people map[string]uint32 // home directories, by path
 }
 
-// newGuard opens the directories of the list with our own rights: they are
-// root's or the installation's, never a name that an agent's owner chose.
-func newGuard(t *mountTable, refuse []Refusal, owner uint32) (*guard, error) {
+// newGuard finds the directories of the list. What lies in the owner's home is
+// looked for by ask, with the owner's rights; everything else without leaving
+// directories that are root's.
+func newGuard(t *mountTable, refuse []Refusal, owner uint32, ask func(string) (*answer, error)) (*guard, error) {
 	g := &guard{table: t}
 	users, err := readPasswd()
 	if err != nil {
 		return nil, err
 	}
-	list := append(append([]Refusal{}, fixed...), refuse...)
+	first := uidMin()
+	users = slices.DeleteFunc(users, func(u user) bool {
+		return u.UID != 0 && u.UID != owner && u.UID < first || !path.IsAbs(u.Home) || path.Clean(u.Home) == "/"
+	})
+	g.people = make(map[string]uint32, len(users))
+	list := append(slices.Clone(fixed), refuse...)
 	for _, u := range users {
-		if u.UID == owner && strings.HasPrefix(u.Home, "/") {
-			list = append(list, Refusal{path.Join(u.Home, ".config/cortexfs"), "the configuration of CortexFS"},
-				Refusal{path.Join(u.Home, ".local/share/cortexfs"), "a store of CortexFS"})
+		home := path.Clean(u.Home)
+		g.people[home] = u.UID
+		if u.UID == owner {
+			list = append(list, Refusal{home + "/.config/cortexfs", "the configuration of CortexFS"}, Refusal{home + "/.local/share/cortexfs", "a store of CortexFS"})
 		}
 	}
 	for _, r := range list {
-		if l, ok := g.find(r.Path); ok {
+		l, ok := located{}, false
+		if uid, in := g.inHome(r.Path); in && uid == owner {
+			if l, ok, err = g.asked(r.Path, ask); err != nil {
+				return nil, err
+			}
+		} else {
+			l, ok = g.find(r.Path)
+		}
+		if ok {
 			g.never = append(g.never, g.keep(l, r.Reason))
 		}
 	}
-	first := uidMin()
 	for _, u := range users {
-		if u.UID != 0 && u.UID != owner && u.UID < first || !strings.HasPrefix(u.Home, "/") {
-			continue
-		}
-		if l, ok := g.find(u.Home); ok && l.host != "/" {
+		if l, ok := g.find(path.Clean(u.Home)); ok {
 			g.homes = append(g.homes, g.keep(l, "the home directory of "+u.Name))
 		}
 	}
@@ -95,15 +111,46 @@ func (g *guard) keep(l located, reason string) guarded {
 	return guarded{l.place, reason, g.table.chain(l.place, l.mount)}
 }
 
-// find locates a path; one that is not there guards nothing. O_PATH neither
-// triggers an automount nor asks the server of a mount that stands there.
+// inHome says in whose home directory a path lies.
+func (g *guard) inHome(name string) (uid uint32, in bool) {
+	for dir := path.Dir(path.Clean(name)); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		if uid, in = g.people[dir]; in {
+			return uid, true
+		}
+	}
+	return 0, false
+}
+
+// asked locates a path with the owner's rights; one that is not there for the
+// owner guards nothing, the agent cannot come by it either.
+func (g *guard) asked(name string, ask func(string) (*answer, error)) (located, bool, error) {
+	a, err := ask(name)
+	var num syscall.Errno
+	if errors.As(err, &num) {
+		return located{}, false, nil
+	}
+	if err != nil {
+		return located{}, false, fmt.Errorf("look for %s: %w", name, err)
+	}
+	defer unix.Close(a.fd)
+	l, err := g.table.locate(a.fd)
+	return l, err == nil, nil
+}
+
+// find locates a path with our own rights, if no server and no user has a say on
+// the way to it; else by the mount table alone. O_PATH neither triggers an
+// automount nor asks the server of a mount that stands at the very end.
 func (g *guard) find(name string) (located, bool) {
+	l, ok := g.table.byName(path.Clean(name))
+	if _, in := g.inHome(name); in || !ok || g.table.served(path.Dir(path.Clean(name))) {
+		return l, ok
+	}
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return located{}, false
 	}
 	defer unix.Close(fd)
-	l, err := g.table.locate(fd)
+	l, err = g.table.locate(fd)
 	return l, err == nil
 }
 
@@ -199,21 +246,4 @@ func show(row *Row, l located) string {
 		return row.Source
 	}
 	return row.Source + " (" + l.host + ")"
-}
-
-// listening reads the paths of listening local sockets of this network
-// namespace: field 4 holds __SO_ACCEPTCON (unix(7), /proc/net/unix).
-func listening() ([]string, error) {
-	text, err := os.ReadFile("/proc/thread-self/net/unix")
-	if err != nil {
-		return nil, err
-	}
-	var list []string
-	for line := range strings.Lines(string(text)) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 8)
-		if len(f) == 8 && f[3] == "00010000" && strings.HasPrefix(strings.TrimLeft(f[7], " 0123456789"), "/") {
-			list = append(list, f[7][strings.IndexByte(f[7], '/'):])
-		}
-	}
-	return list, nil
 }

@@ -83,7 +83,7 @@ func (s *stager) openRootEntry(dir *source, name string) error {
 		return err
 	}
 	if dir.Kind == Host { // it may be a mount of its own
-		if err := s.guard.check(&src.Row, src.loc, s.req.AllowHome); err != nil {
+		if err := s.judge(src); err != nil {
 			return err
 		}
 	}

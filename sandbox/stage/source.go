@@ -158,13 +158,31 @@ func (s *stager) openForeign(src *source) error {
 	if src.Kind == View {
 		return nil
 	}
-	if err := s.guard.check(&src.Row, src.loc, s.req.AllowHome); err != nil {
+	if err := s.judge(src); err != nil {
 		return err
 	}
 	for _, path := range s.guard.below(src.loc.host) {
 		s.warn("%s line %d: the listening socket %s lies below %s; the agent can talk to it", src.Control(), src.Line, path, src.Source)
 	}
 	return nil
+}
+
+// judge ends the start when a source must not be handed over.
+func (s *stager) judge(src *source) error {
+	if s.guard == nil {
+		g, err := newGuard(s.table, s.req.Refuse, s.req.Owner, func(name string) (*answer, error) {
+			who, err := s.opener(false)
+			if err != nil {
+				return nil, err
+			}
+			return who.do(ask{Path: name}, -1)
+		})
+		if err != nil {
+			return src.fail(fault.KindOf(err), "", "find what is never handed over: %v", err)
+		}
+		s.guard = g
+	}
+	return s.guard.check(&src.Row, src.loc, s.req.AllowHome)
 }
 
 func (s *stager) openFailed(src *source, who *opener, err error) error {

@@ -126,9 +126,6 @@ func (s *stager) read() error {
 	if s.owner, err = s.ownerAccount(); err != nil {
 		return err
 	}
-	if s.guard, err = newGuard(s.table, s.req.Refuse, s.req.Owner); err != nil {
-		return fmt.Errorf("find what is never handed over: %w", err)
-	}
 	s.stores = map[string]int{}
 	for key, h := range s.req.Stores {
 		if s.stores[key], err = s.take(h); err != nil {
