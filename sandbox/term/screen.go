@@ -3,6 +3,7 @@ package term
 import (
 	"bytes"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -291,6 +292,7 @@ func (s *Screen) emulate(b []byte) {
 // text prints, in pieces that bound a cell's content. A piece ends before a
 // character that starts a cell of its own where there is one.
 func (s *Screen) text(b []byte) {
+	b = s.fold(b)
 	if s.track.alt() {
 		s.scrolled(tokText, b)
 	}
@@ -310,6 +312,18 @@ func (s *Screen) text(b []byte) {
 	s.emulate(b[cut:])
 	after := s.emu.CursorPosition()
 	s.wrap = before == after && after.X == s.size.Cols-1
+}
+
+// fold takes whole lines out of the middle of a text that wraps over more than two
+// screens: they are gone when it ends, and the column is the same without them.
+func (s *Screen) fold(b []byte) []byte {
+	cols, keep := s.size.Cols, 2*s.size.Rows*s.size.Cols
+	n := (len(b) - keep - cols) / cols * cols
+	_, noWrap := s.track.private[7]
+	if n <= 0 || noWrap || s.track.margins != "" || bytes.ContainsFunc(b, func(r rune) bool { return r >= 0x7f }) {
+		return b
+	}
+	return slices.Concat(b[:cols], b[cols+n:])
 }
 
 // lastCell is where the last character begins that has a cell of its own.
