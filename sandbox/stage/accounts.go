@@ -9,7 +9,7 @@ import (
 
 // The account files are read here and not through os/user: a static program has
 // no NSS, and what counts is what the system's own files say.
-const (
+var ( // variables for the tests
 	passwdFile = "/etc/passwd"
 	groupFile  = "/etc/group"
 	loginDefs  = "/etc/login.defs"

@@ -182,6 +182,11 @@ func (g *guard) check(row *Row, l located, allowHome bool) error {
 			return refuse("contains a kernel file system (%s at %s)", m.Type, m.Point)
 		}
 	}
+	for _, h := range g.homes {
+		if (l.same(h.place) || contains(l, down, h, false)) && !(allowHome && !row.RW) {
+			return refuse("is or contains %s", h.reason)
+		}
+	}
 	up := g.table.chain(l.place, l.mount)
 	for _, n := range g.never {
 		if l.same(n.place) {
@@ -194,11 +199,6 @@ func (g *guard) check(row *Row, l located, allowHome bool) error {
 		}
 		if contains(l, down, n, true) {
 			return refuse("contains %s", n.reason)
-		}
-	}
-	for _, h := range g.homes {
-		if (l.same(h.place) || contains(l, down, h, false)) && !(allowHome && !row.RW) {
-			return refuse("is or contains %s", h.reason)
 		}
 	}
 	if dir := path.Dir(l.host); row.Kind == Host {
