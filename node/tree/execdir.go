@@ -19,6 +19,8 @@ import (
 const (
 	maxExec = store.MaxFile
 	maxHook = 1 << 20
+
+	maxTools = 1024 // files in one directory of a user who is not root
 )
 
 // execRules say what a directory of executables is.
@@ -342,6 +344,9 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 			return nil, err
 		}
 	}
+	if err := x.room(r); err != nil {
+		return nil, err
+	}
 	cl, err := x.t.use.claim(r.UID)
 	if err != nil {
 		return nil, err
@@ -357,6 +362,19 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 	}
 	x.slots[name] = s
 	return s, nil
+}
+
+// room bounds the files of a user's own directory (spec section 13: 1,024 tools).
+func (x *execDir) room(r *vnode.Req) error {
+	if x.t.isRoot(r.UID) {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.slots) >= maxTools {
+		return fault.Newf(fault.Again, "%d files are here already", len(x.slots))
+	}
+	return nil
 }
 
 // Mknod makes a regular file only.

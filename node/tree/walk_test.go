@@ -66,6 +66,11 @@ func TestWalk(t *testing.T) {
 			if a.Type != d.Type || (d.Ino != 0 && d.Ino != a.Ino) {
 				t.Errorf("%s: listed as type %d number %x, is %d %x", sub, d.Type, d.Ino, a.Type, a.Ino)
 			}
+			if x, ok := e.Node.(vnode.Xattrer); ok && a.Type == vnode.Directory && !strings.Contains(sub, "/view") {
+				if kind, err := x.Getxattr(r, "user.cortexfs.kind"); d.Ino != 0 && !strings.HasPrefix(sub, home+"/agent/a") && (err != nil || len(kind) == 0) {
+					t.Errorf("%s has no kind: %v", sub, err)
+				}
+			}
 			switch a.Type {
 			case vnode.Directory:
 				if depth < 9 && !strings.HasSuffix(path, "/view/agent") { // a view does not contain itself
