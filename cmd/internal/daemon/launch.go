@@ -24,6 +24,9 @@ const (
 	exitOK    = 0
 	exitUsage = 2
 	exitMount = 32
+	// exitAgain asks a supervisor for the next daemon: cortexfs.service restarts
+	// for it (SIGHUP, spec section 21).
+	exitAgain = 75
 )
 
 // startBound is how long a caller waits for the tree to answer.
@@ -86,7 +89,11 @@ func serveFront(c *Command) int {
 			fmt.Fprintf(os.Stderr, "cortexfs: note: %s\n", node.Escape(n))
 		}
 	}
-	if err := serve(c, newLog(os.Stderr, c.Mount.Debug), tell); err != nil {
+	c.notify = newNotifier()
+	switch err := serve(c, newLog(os.Stderr, c.Mount.Debug), tell); {
+	case errors.Is(err, errKept) && c.notify != nil:
+		return exitAgain
+	case err != nil && !errors.Is(err, errKept):
 		return failed(err)
 	}
 	return exitOK
@@ -105,7 +112,10 @@ func serveBehind(c *Command) int {
 		_, _ = pipe.Write(append(b, '\n'))
 		pipe.Close()
 	}
-	if err := serve(c, nil, tell); err != nil {
+	// This program was executed by its descriptor's name, "exe"; ps and pidof are
+	// to find it by its own.
+	_ = os.WriteFile("/proc/self/comm", []byte("cortexfs"), 0)
+	if err := serve(c, nil, tell); err != nil && !errors.Is(err, errKept) {
 		tell(verdict{Message: err.Error()})
 		return exitMount
 	}

@@ -16,7 +16,8 @@ import (
 	"cortexfs/sandbox"
 )
 
-// maxRunning is how many agents of one uid may run at once (spec section 13).
+// maxRunning is how many agents of one uid may run at once (spec section 13),
+// unless cortexfs.conf says otherwise.
 const maxRunning = 64
 
 // manager holds the live side of all agents. It implements agent.Runtime.
@@ -216,7 +217,7 @@ func (m *manager) mayRun(owner uint32) error {
 			n++
 		}
 	}
-	if n >= maxRunning {
+	if n >= m.w.conf.MaxRunning {
 		return fault.Newf(fault.Again, "%d agents of uid %d run already", n, owner)
 	}
 	return nil

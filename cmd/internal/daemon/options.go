@@ -151,6 +151,7 @@ type Command struct {
 	Help, Version     bool
 	Raw               []string // the -o texts as given, for the daemon's own copy
 	ready             int      // hidden: descriptor of the parent's pipe, or -1
+	notify            *notifier
 }
 
 // ParseCommand reads `STORE MOUNTPOINT [-o OPTIONS]… [-f]`, options anywhere, as
@@ -248,6 +249,8 @@ Serves the tree of STORE at MOUNTPOINT, and returns when it answers there.
 examples:
   cortexfs /var/lib/cortexfs /ctx
   cortexfs ~/.local/share/cortexfs ~/ctx -o ro
+
+As mount.cortexfs or mount.fuse.cortexfs it is a helper of mount(8). cortexfs(8) has signals and files.
 
 exit codes: 0 mounted and answering · 2 usage · 32 the mount failed
 `)

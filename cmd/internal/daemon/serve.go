@@ -23,6 +23,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -36,12 +37,19 @@ import (
 	"cortexfs/node"
 )
 
-// stopBound is how long a clean end may take for all agents together.
-const stopBound = 10 * time.Second
+// stopBound is how long a clean end may take for all agents together, unless
+// cortexfs.conf says otherwise; openBound is the same for the sources of a start.
+const (
+	stopBound = 10 * time.Second
+	openBound = 5 * time.Second
+)
+
+// errKept is the end of a daemon whose agents live on for the next (SIGHUP).
+var errKept = errors.New("ended by SIGHUP; the agents live on")
 
 // serve is the daemon: it comes up, tells, and stays until a signal or an
-// unmount. log nil: a log file in the store. An error means that nothing was
-// left behind.
+// unmount. log nil: a log file in the store. An error other than errKept means
+// that nothing was left behind.
 func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -49,6 +57,10 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	// Modes are the clients' business: the kernel has applied their umask already.
 	unix.Umask(0)
 
+	conf, err := ReadConf(ConfPath())
+	if err != nil {
+		return err
+	}
 	mp, err := prepareMountpoint(c.Mountpoint)
 	if err != nil {
 		return err
@@ -57,7 +69,7 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	if err := checkApart(c.Store, mp); err != nil {
 		return err
 	}
-	w, err := openWorld(c, log)
+	w, err := openWorld(c, conf, log)
 	if err != nil {
 		return err
 	}
@@ -89,16 +101,20 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	w.log.Info("ready", zap.String("version", node.Version), zap.String("store", w.st.Path()),
 		zap.String("mountpoint", mp), zap.String("runtime", w.run.path), zap.Bool("root", w.root))
 	tell(verdict{OK: true, Notes: notes(c)})
+	c.notify.say("READY=1\nSTATUS=" + mp + " is up")
+	unwatch := c.notify.watch(w.log, w.alive)
 	keep := w.await(srv, signals)
+	unwatch()
+	c.notify.say("STOPPING=1")
 	ctl.close()
 	if keep {
 		_ = srv.Unmount()
 		m.abandon()
-		return nil
+		return errKept
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+	ctx, cancel := context.WithTimeout(context.Background(), conf.StopBound)
 	defer cancel()
-	m.stopAll(ctx, time.Second)
+	m.stopAll(ctx, conf.StopGrace)
 	if err := srv.TryUnmount(); err != nil {
 		w.log.Warn("the tree is still in use: it vanishes when the last one leaves", zap.Error(err), zap.Strings("holders", holders(mp)))
 	}
@@ -127,7 +143,7 @@ func (w *world) await(srv *cfs.Server, signals <-chan os.Signal) (keep bool) {
 func notes(c *Command) []string {
 	var list []string
 	if c.Mount.NoExec {
-		list = append(list, "mounted noexec: no program of the tree can be executed on this host (agents are not affected)")
+		list = append(list, "noexec is set: no program of the tree can be executed on this host, agents are not affected (in fstab `user` and `users` bring it; write user,exec)")
 	}
 	return list
 }

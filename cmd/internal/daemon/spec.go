@@ -72,7 +72,8 @@ func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err
 		Caller: sandbox.Account{UID: by.UID, GID: by.GID, Groups: by.Groups},
 		Refuse: w.refused(cfg.Owner), AllowHome: p.AllowHome, GitRW: p.GitRW,
 		Skeleton: filepath.Join(w.run.agent(key.RuntimeKey()), "rootfs"), Term: term, Cwd: cfg.Cwd,
-		Env: sandbox.Environment(key.Name, p.Session, cfg.Owner, cfg.Path, env),
+		Env:          sandbox.Environment(key.Name, p.Session, cfg.Owner, cfg.Path, env),
+		OpenDeadline: w.conf.OpenBound,
 	}
 	if !w.root {
 		c.out.spec.Groups = w.groups

@@ -16,7 +16,7 @@ func (o *op) stop(ctx context.Context, q *ctlproto.Stop) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	grace, err := graceOf(q.GraceMS)
+	grace, err := o.graceOf(q.GraceMS)
 	if err != nil {
 		return nil, err
 	}
@@ -29,11 +29,11 @@ func (o *op) stop(ctx context.Context, q *ctlproto.Stop) (any, error) {
 	return ctlproto.Stopped{Agent: o.named(obj.Key(), cfg), Was: string(was)}, nil
 }
 
-func graceOf(ms int) (time.Duration, error) {
+func (o *op) graceOf(ms int) (time.Duration, error) {
 	g := time.Duration(ms) * time.Millisecond
 	switch {
 	case ms == 0:
-		return agentd.DefaultGrace, nil
+		return o.m.w.conf.StopGrace, nil
 	case g < 0 || g > agentd.MaxGrace:
 		return 0, fault.Newf(fault.Invalid, "grace is between 0 and %v", agentd.MaxGrace)
 	}
@@ -65,7 +65,7 @@ func (o *op) restart(ctx context.Context, q *ctlproto.Restart) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	grace, err := graceOf(q.GraceMS)
+	grace, err := o.graceOf(q.GraceMS)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 // world is everything that one daemon composes. Fixed after openWorld.
 type world struct {
 	log        *zap.Logger
+	conf       Conf
 	root       bool // the daemon runs as root
 	uid, gid   uint32
 	groups     []uint32
@@ -42,12 +43,12 @@ type world struct {
 
 // openWorld opens the store and builds the tree over it. On an error nothing
 // stays open.
-func openWorld(c *Command, log *zap.Logger) (_ *world, err error) {
+func openWorld(c *Command, conf Conf, log *zap.Logger) (_ *world, err error) {
 	toFile := log == nil
 	if toFile {
 		log = newLog(os.Stderr, c.Mount.Debug) // until the store is open
 	}
-	w := &world{log: log, root: os.Geteuid() == 0, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), mountpoint: c.Mountpoint}
+	w := &world{log: log, conf: conf, root: os.Geteuid() == 0, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), mountpoint: c.Mountpoint}
 	defer func() {
 		if err != nil {
 			w.close()

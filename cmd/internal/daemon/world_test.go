@@ -30,7 +30,7 @@ func testWorld(t *testing.T) (*world, *manager) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	w := &world{
-		log: zap.NewNop(), root: os.Geteuid() == 0, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()),
+		log: zap.NewNop(), conf: DefaultConf(), root: os.Geteuid() == 0, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()),
 		mountpoint: filepath.Join(dir, "ctx"), run: &runDir{path: filepath.Join(dir, "rt")}, users: agent.SystemUsers(),
 	}
 	fail := func(err error) {
