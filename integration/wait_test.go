@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,3 +17,5 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		time.Sleep(2 * time.Millisecond)
 	}
 }
+
+func contains(text, want string) bool { return strings.Contains(text, want) }
