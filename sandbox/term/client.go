@@ -44,6 +44,9 @@ type ClientOptions struct {
 // DefaultDetach is Ctrl-\ Ctrl-d.
 var DefaultDetach = []byte{0x1c, 0x04}
 
+// killedCode is the exit code of a session whose end nobody could tell.
+const killedCode = 137
+
 // Outcome says how a client's time at a terminal ended.
 type Outcome struct {
 	Ended    bool // the session ended; Code is its exit code
@@ -174,11 +177,15 @@ func (c *client) show() (out Outcome, err error) {
 	if first, err := r.Peek(1); err == nil && first[0] == '{' {
 		return out, refusal(r)
 	}
-	for {
+	for joined := false; ; joined = true {
 		kind, data, err := readFrame(r)
 		switch {
 		case err != nil && left():
 			out.Detached = true
+			return out, nil
+		case joined && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+			// The host process was killed: its agent has ended with it.
+			out.Ended, out.Code = true, killedCode
 			return out, nil
 		case err != nil:
 			return out, fault.Newf(fault.Unavailable, "the agent's terminal went away: %v", err)

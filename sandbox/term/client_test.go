@@ -267,3 +267,23 @@ func TestParseKeys(t *testing.T) {
 		}
 	}
 }
+
+// The death of the host process is the end of the session, not a fault of the
+// client's.
+func TestPersonSeesTheHostProcessDie(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := sit(t, "watch", path)
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Write(appendFrame(nil, frameData, []byte("seen")))
+	p.until("seen")
+	conn.Close()
+	p.until("[session ended (code 137)]")
+}
