@@ -213,7 +213,7 @@ func (l *launched) running(ctx context.Context) (*Running, error) {
 		return nil, setupFailed(l.words(), err.Error())
 	}
 	l.res.Close()
-	r := &Running{PID: outer.PID, Init: init.PID, outer: outer, init: init, first: first, status: reader, launched: l, done: make(chan struct{})}
+	r := &Running{PID: outer.PID, Init: init.PID, outer: outer, init: init, status: reader, launched: l, done: make(chan struct{})}
 	go r.watch()
 	return r, nil
 }

@@ -22,7 +22,6 @@ type Running struct {
 	Warnings []string    // e.g. a listening socket below a source; no idmapped mounts
 
 	outer, init *handle
-	first       bwrap.Status
 	status      *bwrap.Reader
 	launched    *launched // nil when adopted
 	done        chan struct{}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -13,16 +14,33 @@ import (
 // afterwards does not travel.
 func (w *world) mountView(text string) {
 	w.t.Helper()
-	aside := w.base + "/aside"
-	check(w.t, os.MkdirAll(aside, 0o755))
-	check(w.t, unix.Mount("view", aside, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=65536"))
-	check(w.t, os.WriteFile(aside+"/status", []byte(text), 0o644))
-	check(w.t, unix.Mount("", aside, "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""))
-	check(w.t, unix.Mount(aside, w.skeleton+"/ctx", "", unix.MS_MOVE, ""))
+	if !w.root {
+		askParent(w.t, "mount", w.skeleton+"/ctx", text)
+		return
+	}
+	check(w.t, mountStandIn(w.base+"/aside", w.skeleton+"/ctx", text))
+}
+
+func mountStandIn(aside, ctx, text string) error {
+	if err := os.MkdirAll(aside, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("view", aside, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=65536"); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(aside+"/status", []byte(text), 0o644),
+		unix.Mount("", aside, "", unix.MS_PRIVATE, ""), // the child's directory is shared
+		unix.Mount("", aside, "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""),
+		unix.Mount(aside, ctx, "", unix.MS_BIND, ""),
+		unix.Unmount(aside, 0))
 }
 
 func (w *world) unmountView() {
 	w.t.Helper()
+	if !w.root {
+		askParent(w.t, "unmount", w.skeleton+"/ctx", "")
+		return
+	}
 	check(w.t, unix.Unmount(w.skeleton+"/ctx", unix.MNT_DETACH))
 }
 
@@ -45,10 +63,13 @@ func viewRow() Row {
 // What a daemon does after a crash: the dead view goes, a new one comes, on the
 // host's rootfs/ctx. Inside it is there by itself, and read-only.
 func TestViewComesBack(t *testing.T) {
-	needRoot(t)
 	w := newWorld(t)
-	w.shareRuntime()
-	for _, uid := range []bool{false, true} {
+	kinds := []bool{false}
+	if w.root {
+		w.shareRuntime()
+		kinds = append(kinds, true)
+	}
+	for _, uid := range kinds {
 		s := w.spec()
 		if uid {
 			s = agentOfRoot(w, s)
@@ -77,6 +98,17 @@ func TestViewComesBack(t *testing.T) {
 		}
 		b.stop()
 		w.unmountView()
+	}
+}
+
+// The same under a user's daemon, where the runtime directory lies on a shared
+// mount, as systemd's /run/user/N does.
+func TestViewComesBackUser(t *testing.T) {
+	if asUser(t, func(dir string) {
+		check(t, ShareRuntime(dir))
+		t.Cleanup(func() { check(t, UnshareRuntime(dir)) })
+	}) {
+		TestViewComesBack(t)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cortexfs/sandbox/bwrap"
+	"cortexfs/sandbox/harden"
 	"cortexfs/sandbox/stage"
 )
 
@@ -258,7 +259,7 @@ func (b *box) want(what, have, want string) {
 }
 
 // asUser runs the calling test once more in a child that is a plain user: the
-// way a user's daemon would run it.
+// way a user's daemon would run it. prepare gets the child's TMPDIR.
 func asUser(t *testing.T, prepare ...func(dir string)) (isChild bool) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -266,7 +267,11 @@ func asUser(t *testing.T, prepare ...func(dir string)) (isChild bool) {
 	}
 	dir, err := os.MkdirTemp("", "asuser")
 	check(t, err)
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	check(t, os.Chmod(dir, 0o777))
 	for _, f := range prepare {
 		f(dir)
@@ -276,17 +281,68 @@ func asUser(t *testing.T, prepare ...func(dir string)) (isChild bool) {
 	text, err := os.ReadFile(exe)
 	check(t, err)
 	check(t, os.WriteFile(dir+"/test", text, 0o755))
+	asks, asksW, err := os.Pipe()
+	check(t, err)
+	answersR, answers, err := os.Pipe()
+	check(t, err)
 	cmd := exec.Command(dir+"/test", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v", "-test.count=1")
 	cmd.Env = []string{"TMPDIR=" + dir, "HOME=" + dir, "CTX_REQUIRE=" + os.Getenv("CTX_REQUIRE"), "PATH=/usr/bin:/bin"}
 	cmd.Dir = dir
+	cmd.ExtraFiles = []*os.File{asksW, answersR}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerID, Gid: ownerID}}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		serveMounts(dir, asks, answers)
+	}()
 	out, err := cmd.CombinedOutput()
+	asksW.Close()
+	answersR.Close()
+	<-served
 	if err != nil {
 		t.Errorf("as uid %d: %v\n%s", ownerID, err, out)
 	} else if strings.Contains(string(out), "--- SKIP") {
 		t.Skipf("as uid %d:\n%s", ownerID, out)
 	}
 	return false
+}
+
+// serveMounts does for a child that is a user what fusermount3 does for a user's
+// daemon: it mounts and unmounts below the child's directory.
+func serveMounts(dir string, asks, answers *os.File) {
+	defer asks.Close()
+	defer answers.Close()
+	in, out := json.NewDecoder(asks), json.NewEncoder(answers)
+	for {
+		var ask [3]string
+		if err := in.Decode(&ask); err != nil {
+			return
+		}
+		var err error
+		switch {
+		case !strings.HasPrefix(ask[1], dir+"/"):
+			err = unix.EPERM
+		case ask[0] == "mount":
+			err = mountStandIn(dir+"/aside", ask[1], ask[2])
+		default:
+			err = unix.Unmount(ask[1], unix.MNT_DETACH)
+		}
+		out.Encode(fmt.Sprint(err))
+	}
+}
+
+// mounter are the descriptors of a child to its parent.
+var mounter = [2]*os.File{os.NewFile(3, "asks"), os.NewFile(4, "answers")}
+
+// askParent is the child's side.
+func askParent(t testing.TB, words ...string) {
+	t.Helper()
+	check(t, json.NewEncoder(mounter[0]).Encode(words))
+	var reply string
+	check(t, json.NewDecoder(mounter[1]).Decode(&reply))
+	if reply != "<nil>" {
+		t.Fatal(words, reply)
+	}
 }
 
 // probeMain is what runs inside.
@@ -327,6 +383,10 @@ func probe(words []string) string {
 			names = append(names, e.Name())
 		}
 		return answerOf(strings.Join(names, " "), err)
+	case "daemon":
+		daemonMain(words[1])
+	case "nodump":
+		return answerOf("ok", harden.NoDump())
 	case "descriptors":
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {

@@ -47,7 +47,7 @@ func TestQuote(t *testing.T) {
 func TestReader(t *testing.T) {
 	r := NewReader(strings.NewReader(`{ "child-pid": 12, "net-namespace": 5 }` + "\n" + `{ "exit-code": 3 }` + "\n"))
 	one, err := r.Next()
-	if err != nil || one.ChildPID != 12 || one.Net != 5 || one.ExitCode != nil {
+	if err != nil || one.ChildPID != 12 || one.ExitCode != nil {
 		t.Errorf("%+v %v", one, err)
 	}
 	two, err := r.Next()

@@ -14,14 +14,8 @@ import (
 // Status is what --json-status-fd says: a document when the namespaces are made,
 // one more when the command has ended.
 type Status struct {
-	ChildPID int    `json:"child-pid"` // init of the pid namespace, in our numbers
-	Mnt      uint64 `json:"mnt-namespace"`
-	PID      uint64 `json:"pid-namespace"`
-	IPC      uint64 `json:"ipc-namespace"`
-	UTS      uint64 `json:"uts-namespace"`
-	Net      uint64 `json:"net-namespace"`
-	Cgroup   uint64 `json:"cgroup-namespace"`
-	ExitCode *int   `json:"exit-code"` // nil: the set-up failed before the command was executed
+	ChildPID int  `json:"child-pid"` // init of the pid namespace, in our numbers
+	ExitCode *int `json:"exit-code"` // nil: the set-up failed before the command was executed
 }
 
 // Reader reads the documents of one bwrap.
