@@ -98,8 +98,7 @@ func (d agentsDir) object(name string) (*ctlDir, error) {
 func (d agentsDir) program(name string) vnode.Node {
 	uid, gid := d.t.daemonIDs()
 	if o, err := d.t.agents.Lookup(d.key(name)); err == nil {
-		c := o.ControlObject()
-		uid, gid = c.Owner, c.OwnerGID
+		uid, gid = d.t.ownerOf(o)
 	}
 	return hostNode{t: d.t, path: "/" + d.path() + "/" + name, kind: "agent.exec", uid: uid, gid: gid}
 }
@@ -178,10 +177,10 @@ func (d agentsDir) mkdir(r *vnode.Req, name string, mode uint32) (vnode.Entry, e
 // makeState makes the state directory of a new agent. Without it the agent is
 // there all the same; a start makes it again.
 func (t *Tree) makeState(o *agent.Object) {
-	c := o.ControlObject()
-	err := t.makeHome(c.Owner)
+	uid, gid := t.ownerOf(o)
+	err := t.makeHome(uid)
 	if err == nil {
-		err = t.ord.MakeAgentHome(c.Owner, c.OwnerGID, o.Key().Name)
+		err = t.ord.MakeAgentHome(uid, gid, o.Key().Name)
 	}
 	if err != nil {
 		t.log("make state directory of " + o.Key().String() + ": " + err.Error())

@@ -35,8 +35,18 @@ type agentSubject struct {
 	o *agent.Object
 }
 
-func (s agentSubject) owner() (uid, gid uint32) {
-	c := s.o.ControlObject()
+func (s agentSubject) owner() (uid, gid uint32) { return s.t.ownerOf(s.o) }
+
+// ownerOf is whose an agent's files are: its owner's, and while nobody knows the
+// owner the daemon's, so that root can repair it.
+func (t *Tree) ownerOf(o *agent.Object) (uid, gid uint32) {
+	c := o.ControlObject()
+	switch {
+	case c.Owner == agent.NoID:
+		return t.daemonIDs()
+	case c.OwnerGID == agent.NoID:
+		return c.Owner, t.primaryGID(c.Owner)
+	}
 	return c.Owner, c.OwnerGID
 }
 
