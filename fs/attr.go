@@ -132,7 +132,7 @@ func (q *request) getattr(r *fuse.GetattrRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.GetattrResponse{Attr: a})
 }
 
@@ -161,7 +161,7 @@ func (q *request) setattr(r *fuse.SetattrRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.SetattrResponse{Attr: q.s.export(n.id, a, seq)})
 }
 
@@ -171,7 +171,7 @@ func (q *request) getattrAs(n *inode, r *fuse.SetattrRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.SetattrResponse{Attr: a})
 }
 
@@ -228,7 +228,7 @@ func (q *request) access(r *fuse.AccessRequest) {
 		q.fail(fault.E("", "", fault.Access, nil))
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond()
 }
 
@@ -263,7 +263,7 @@ func (q *request) statfs(r *fuse.StatfsRequest) {
 	if st.Namelen == 0 {
 		st.Namelen = maxName
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.StatfsResponse{
 		Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail,
 		Files: st.Files, Ffree: st.Ffree,

@@ -11,7 +11,8 @@ import (
 // substitute for each would cost more than the requests. So:
 //
 //   - a watcher looks every tick, while there are requests, whether somebody
-//     listens, and starts a reader where nobody has for a whole tick;
+//     listens, and starts a reader where nobody has for a whole tick, or where at
+//     tick after tick all were at work: more clients than one reader can serve;
 //   - where requests were slow of late (a disk, a lock, a commit), a reader that is
 //     about to wait starts its substitute at once, and a few may stay.
 type crew struct {
@@ -29,10 +30,11 @@ type crew struct {
 
 const (
 	crewTick  = 2 * time.Millisecond
+	crewBusy  = 16               // ticks with nobody listening until there is one reader more
 	crewQuiet = 100              // ticks without a request until the watcher sleeps
 	slowWait  = time.Millisecond // a request that waited this long is slow
 	slowFor   = 200 * time.Millisecond
-	crewMost  = 4 // that listen while requests are slow
+	crewMost  = 2 // that listen while requests are slow
 )
 
 func (c *crew) start(readers int, read func(), stop <-chan struct{}) {
@@ -108,7 +110,7 @@ func (c *crew) watch(stop <-chan struct{}) {
 			return
 		}
 		c.watching.Store(true)
-		before, quiet := c.returns.Load(), 0
+		before, quiet, busy := c.returns.Load(), 0, 0
 		for quiet < crewQuiet {
 			tick.Reset(crewTick)
 			select {
@@ -116,13 +118,19 @@ func (c *crew) watch(stop <-chan struct{}) {
 			case <-stop:
 				return
 			}
-			now := c.returns.Load()
+			now, nobody := c.returns.Load(), c.listening.Load() == 0
+			if nobody {
+				busy++
+			} else {
+				busy = 0
+			}
 			switch {
+			case nobody && (now == before || busy >= crewBusy):
+				c.waited(slowWait) // a few may stay for a while
+				c.more()
+				quiet, busy = 0, 0
 			case now != before:
 				quiet = 0
-			case c.listening.Load() == 0:
-				c.waited(slowWait)
-				c.more()
 			default:
 				quiet++
 			}

@@ -26,7 +26,7 @@ func (q *request) openDir(n *inode, r *fuse.OpenRequest) {
 		// Without KeepCache the kernel keeps the pages only until the next open.
 		flags = fuse.OpenCacheDir | fuse.OpenKeepCache
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.OpenResponse{Handle: fuse.HandleID(h.id), Flags: flags})
 }
 
@@ -55,7 +55,7 @@ func (q *request) readDir(h *handle, r *fuse.ReadRequest) {
 		part = (*list)[r.Offset:]
 		part = part[:min(r.Size, len(part))]
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.ReadResponse{Data: part})
 }
 

@@ -57,6 +57,6 @@ func (q *request) fail(err error) {
 
 // failNo answers with a number that was decided in this package.
 func (q *request) failNo(n syscall.Errno) {
-	q.answered = true
+	q.answer()
 	q.req.RespondError(n)
 }

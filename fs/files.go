@@ -50,7 +50,7 @@ func (q *request) open(r *fuse.OpenRequest) {
 		return
 	}
 	h := q.s.handles.add(&handle{ino: n, file: file, mem: inMemory(file)})
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.OpenResponse{Handle: fuse.HandleID(h.id), Flags: openFlags(mode)})
 }
 
@@ -94,7 +94,7 @@ func (q *request) readData(r *fuse.ReadRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.ReadResponse{Data: buf[:n]})
 	readBuffers.Put(buf)
 }
@@ -116,7 +116,7 @@ func (q *request) write(r *fuse.WriteRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.WriteResponse{Size: n})
 }
 
@@ -130,7 +130,7 @@ func (q *request) flush(r *fuse.FlushRequest) {
 	q.s.locks.dropOwner(h.ino, uint64(r.LockOwner))
 	f, ok := h.file.(vnode.Flusher)
 	if !ok {
-		q.answered = true
+		q.answer()
 		r.Respond()
 		return
 	}
@@ -155,7 +155,7 @@ func (q *request) fsync(r *fuse.FsyncRequest) {
 		q.done(f.Fsync(&q.v, r.Flags&1 != 0), r.Respond)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond()
 }
 
@@ -168,7 +168,7 @@ func (q *request) release(r *fuse.ReleaseRequest) {
 		q.waitUnless(h.mem && r.Flags.IsReadOnly())
 		h.file.Release(&q.v)
 	}
-	q.answered = true
+	q.answer()
 	r.Respond()
 }
 
@@ -196,6 +196,6 @@ func (q *request) poll(r *fuse.PollRequest) {
 			ready &^= in
 		}
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.PollResponse{REvents: ready & (r.Events | fuse.PollError | fuse.PollHangup)})
 }

@@ -301,7 +301,7 @@ func (q *request) queryLock(r *fuse.QueryLockRequest) {
 	} else {
 		l = q.s.locks.get(h.ino, l)
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.QueryLockResponse{Lock: fuse.FileLock{
 		Start: l.Start, End: l.End, Type: fuse.LockType(l.Type), PID: int32(l.PID),
 	}})

@@ -86,7 +86,6 @@ func (q *request) finish(panicked any) {
 	if q.waits {
 		q.s.live.remove(q.hdr.ID)
 		q.cancel()
-		q.s.crew.waited(time.Since(q.since))
 	}
 }
 
@@ -101,6 +100,15 @@ func (q *request) wait() {
 	q.s.live.add(q.hdr.ID, q.cancel)
 	q.since = time.Now()
 	q.s.crew.cover()
+}
+
+// answer is called right before the reply is written. How long a request waited
+// is measured here: the reply wakes the client, which may take this very CPU.
+func (q *request) answer() {
+	q.answered = true
+	if q.waits {
+		q.s.crew.waited(time.Since(q.since))
+	}
 }
 
 // waitUnless waits unless the operation is known to be one in memory.
@@ -227,7 +235,7 @@ func (l *live) interrupt(id fuse.RequestID) bool {
 // kernel send it again, unless the answer was there first.
 func (q *request) interrupt(r *fuse.InterruptRequest) {
 	if q.s.live.interrupt(r.IntrID) {
-		q.answered = true
+		q.answer()
 		r.Respond()
 		return
 	}
@@ -300,7 +308,7 @@ func (q *request) dispatch() {
 	case *fuse.StatfsRequest:
 		q.statfs(r)
 	case *fuse.DestroyRequest:
-		q.answered = true
+		q.answer()
 		r.Respond()
 	case *fuse.UnrecognizedRequest:
 		q.failNo(unknownErrno(r.Opcode))

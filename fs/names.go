@@ -51,7 +51,7 @@ func (q *request) lookup(r *fuse.LookupRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&resp)
 }
 
@@ -62,7 +62,7 @@ func (q *request) missing(r *fuse.LookupRequest, e vnode.Entry) {
 		q.failNo(syscall.ENOENT)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.LookupResponse{EntryValid: e.Valid})
 }
 
@@ -90,7 +90,7 @@ func (q *request) entry(e vnode.Entry) (fuse.LookupResponse, error) {
 
 // forget answers FORGET and BATCH_FORGET: with nothing, as the kernel wants it.
 func (q *request) forget(respond func(), items ...fuse.BatchForgetItem) {
-	q.answered = true
+	q.answer()
 	for _, f := range items {
 		node, count := q.s.nodes.forget(uint64(f.NodeID), f.N)
 		if _, ok := node.(vnode.Refcounted); ok && count > 0 {
@@ -118,7 +118,7 @@ func (q *request) readlink(r *fuse.ReadlinkRequest) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(target)
 }
 
@@ -156,7 +156,7 @@ func (q *request) made(e vnode.Entry, err error, respond func(*fuse.LookupRespon
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	respond(&resp)
 }
 
@@ -220,7 +220,7 @@ func (q *request) done(err error, respond func()) {
 		q.fail(err)
 		return
 	}
-	q.answered = true
+	q.answer()
 	respond()
 }
 
@@ -267,7 +267,7 @@ func (q *request) create(r *fuse.CreateRequest) {
 		return
 	}
 	h := q.s.handles.add(&handle{ino: q.s.nodes.get(uint64(resp.Node)), file: file, mem: inMemory(file)})
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.CreateResponse{
 		LookupResponse: resp,
 		OpenResponse:   fuse.OpenResponse{Handle: fuse.HandleID(h.id), Flags: openFlags(mode)},

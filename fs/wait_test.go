@@ -326,7 +326,7 @@ func TestUnmountInUse(t *testing.T) {
 	if err := m.Server.Wait(); err != nil {
 		t.Error(err)
 	}
-	if given.Load() != 1 {
+	if given.Load() == 0 { // Go reads again after EINTR
 		t.Error("the tree's read was not told")
 	}
 }

@@ -35,7 +35,7 @@ func (q *request) getxattr(r *fuse.GetxattrRequest) {
 	if !q.fits(len(value), r.Size) {
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&fuse.GetxattrResponse{Xattr: value})
 }
 
@@ -67,7 +67,7 @@ func (q *request) listxattr(r *fuse.ListxattrRequest) {
 	if !q.fits(len(resp.Xattr), r.Size) {
 		return
 	}
-	q.answered = true
+	q.answer()
 	r.Respond(&resp)
 }
 
