@@ -123,3 +123,13 @@ func TestShortSocketNames(t *testing.T) {
 		t.Errorf("plain name: %s", got)
 	}
 }
+
+func TestSourceName(t *testing.T) {
+	for store, want := range map[string]string{
+		"/var/lib/cortexfs": "/var/lib/cortexfs", "/dev/shm/store": "cortexfs", "/development/store": "/development/store",
+	} {
+		if got := sourceName(store); got != want {
+			t.Errorf("%s: %s", store, got)
+		}
+	}
+}

@@ -250,7 +250,8 @@ examples:
   cortexfs /var/lib/cortexfs /ctx
   cortexfs ~/.local/share/cortexfs ~/ctx -o ro
 
-As mount.cortexfs or mount.fuse.cortexfs it is a helper of mount(8). cortexfs(8) has signals and files.
+As mount.cortexfs or mount.fuse.cortexfs it is a helper of mount(8).
+Signals and files: man cortexfs
 
 exit codes: 0 mounted and answering · 2 usage · 32 the mount failed
 `)

@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -83,7 +84,7 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	m.adoptAll()
 	srv, err := cfs.Mount(cfs.Options{
 		Mountpoint: mp, FS: w.tree, AllowOther: w.root || c.Mount.AllowOther, DefaultPermissions: true,
-		ReadOnly: c.Mount.ReadOnly, NoExec: c.Mount.NoExec, Log: w.log,
+		ReadOnly: c.Mount.ReadOnly, NoExec: c.Mount.NoExec, FSName: sourceName(c.Store), Log: w.log,
 	})
 	if err != nil {
 		m.abandon()
@@ -124,6 +125,17 @@ func serve(c *Command, log *zap.Logger, tell func(verdict)) error {
 	w.run.remove()
 	w.log.Info("ended")
 	return nil
+}
+
+// sourceName is what the mount table shows as the source: the store as fstab
+// writes it, so that a second `mount -a` finds it mounted; but never a path that
+// systemd takes for a device, for it would unmount at once what hangs on a device
+// that is not there.
+func sourceName(store string) string {
+	if strings.HasPrefix(store, "/dev/") {
+		return "cortexfs"
+	}
+	return store
 }
 
 // await stays until the daemon is to end; keep says that agents are to live on
