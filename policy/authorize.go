@@ -39,6 +39,34 @@ type Request struct {
 
 	Opened   *OpenFact     // row 8; nil: not opened yet
 	Approval *ApprovalFact // row 9; nil: not asked yet
+
+	// Above are the agent's ancestors, nearest first: rows 2, 3, 5 and 6 have to
+	// hold for each of them too, with its own subject (spec section 17).
+	Above []Ancestor
+	// Lineage says why the ancestors are not known; then row 6 refuses.
+	Lineage     string
+	LineageFile string
+	HitDir      string // directory of the hit, as search paths spell it; for Above
+	// GrantedRule and GrantedTool: root has granted the rule, or the declaration,
+	// to this agent beyond its ancestors.
+	GrantedRule, GrantedTool bool
+}
+
+// Ancestor is one agent above the caller.
+type Ancestor struct {
+	Name       string // for messages: agent/architect
+	Subject    string
+	Policy     *Set
+	PolicyFile string
+	Declares   func(tool string) (line int, ok bool)
+	ToolsFile  string
+	Searched   []string
+	SearchFile string
+	Mount      *MountFact
+	MountFile  string
+	// Born: the agent before it in Above, for the first one the caller, was created
+	// by it; so row 7 holds for that agent where it holds for this one.
+	Born bool
 }
 
 // Hit is the file that the search found.
@@ -82,6 +110,9 @@ type Verdict struct {
 	Line    int        // its line, from 1
 	Why     string     // reason of a refusal, or what was found
 	Missing string     // the exact line that File would need
+	// Ancestor is the agent above that decided: that refuses, or by whose right row
+	// 7 holds; "": the caller itself.
+	Ancestor string
 }
 
 // The rows of spec section 8.
@@ -168,20 +199,30 @@ func (q *Request) row(n int) Verdict {
 		v.OK, v.File, v.Line = q.Declared, q.ToolsFile, q.DeclaredLine
 		if !v.OK {
 			v.Why, v.Missing = "not declared", q.Tool
+			break
 		}
+		q.declaredAbove(&v)
 	case rowSearch:
-		q.judgeSearch(&v)
+		if q.judgeSearch(&v); v.OK {
+			q.searchedAbove(&v)
+		}
 	case rowLinux:
 		q.judgeLinux(&v)
 	case rowMount:
-		q.judgeMount(&v)
+		if q.judgeMount(&v); v.OK {
+			q.mountedAbove(&v)
+		}
 	case rowAgent:
-		q.judgePolicy(&v, q.AgentPolicy, q.AgentPolicyFile)
+		if q.judgePolicy(&v, q.AgentPolicy, q.AgentPolicyFile); v.OK {
+			q.allowedAbove(&v)
+		}
 	case rowTool:
 		if q.Hit == nil {
 			return q.unknown(v)
 		}
-		q.judgePolicy(&v, q.ToolPolicy, q.ToolPolicyFile)
+		if _, own := q.ToolPolicy.Allows(q.Subject, Tool, q.Tool, Execute); own || !q.bornOf(&v) {
+			q.judgePolicy(&v, q.ToolPolicy, q.ToolPolicyFile)
+		}
 	case rowOpen:
 		q.judgeOpen(&v)
 	case rowApproval:

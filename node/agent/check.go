@@ -40,14 +40,21 @@ func (c *Config) mayWrite(w Writer) error {
 
 // Check judges a whole text that is valid for its control by who writes it (spec
 // 4.8): Access for a stranger, Perm where a non-root owner would gain what they
-// lack and for host id 0, Invalid for a parent that cannot be, Again for too
-// many children. The error carries path and line. A text equal to the one in
+// lack, where a child would be freer than an ancestor and for host id 0, Invalid
+// for a parent that cannot be, Again for too many children. The error carries path and line. A text equal to the one in
 // force changes nothing and is nobody's gain: it passes.
 func (o *Object) Check(e *control.Entry, text []byte, w Writer) error {
+	return o.check(e, text, w, true)
+}
+
+func (o *Object) check(e *control.Entry, text []byte, w Writer, whole bool) error {
 	c := o.Config()
 	err := c.mayWrite(w)
 	if err == nil {
 		err = o.t.limits(o.key, c, e.Name, text, w)
+	}
+	if err == nil {
+		err = o.t.boundLimit(o.key, c, e.Name, text, whole)
 	}
 	return fault.At("write", o.path(e.Name), err)
 }
@@ -59,7 +66,7 @@ func (o *Object) CheckPrefix(e *control.Entry, text []byte, w Writer) error {
 	if len(whole) == 0 {
 		return fault.At("write", o.path(e.Name), o.Config().mayWrite(w))
 	}
-	return o.Check(e, whole, w)
+	return o.check(e, whole, w, false)
 }
 
 // CheckReset is Check for going back to the default: Invalid for a required
@@ -133,7 +140,11 @@ func (t *Table) labelLimit(k Key, c *Config, text []byte, w Writer) error {
 	if err != nil || w.Root || label.Type == c.Subject && c.Subject != "" {
 		return nil
 	}
-	if why := t.foreignLabel(label.Type, k, w.UID); why != "" {
+	why := t.foreignLabel(label.Type, k, w.UID)
+	if why == "" {
+		why = t.siblingLabel(label.Type, k, c)
+	}
+	if why != "" {
 		return lineFault(fault.Perm, 1, "label type %s %s", label.Type, why)
 	}
 	return nil
@@ -169,5 +180,8 @@ func (t *Table) parentLimit(k Key, c *Config, text []byte, w Writer) error {
 	} else if pc := po.Config(); !w.Root && !(pc.OwnerOK && pc.Owner == c.Owner) {
 		return lineFault(fault.Perm, 1, "agent %s belongs to another owner", p.Agent)
 	}
-	return t.familyLimit(k, parent, above)
+	if err := t.familyLimit(k, parent, above); err != nil || c.snap == nil {
+		return err // an agent that is being made is compared when all of it is known
+	}
+	return t.adoptLimit(k, c, p)
 }

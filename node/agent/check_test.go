@@ -63,7 +63,7 @@ func TestWhoMayWrite(t *testing.T) {
 		{o, "parent", "", fine, fine, 0},
 		{o, "parent", "agent:boss\n", fine, fine, 0},
 		{o, "parent", "agent:boss session:s run:r\n", fine, fine, 0},
-		{o, "parent", "agent:stranger\n", fine, fault.Perm, 1},
+		{o, "parent", "agent:stranger\n", fault.Perm, fault.Perm, 1}, // its uid is another
 		{o, "parent", "agent:x\n", fault.Invalid, fault.Invalid, 1},
 		{o, "parent", "agent:below\n", fault.Invalid, fault.Invalid, 1},
 		{o, "parent", "agent:nobody\n", fault.Invalid, fault.Invalid, 1},
@@ -405,6 +405,7 @@ func TestRemove(t *testing.T) {
 
 func TestFamily(t *testing.T) {
 	w := newWorld(t, Options{Root: true})
+	w.slow()
 	parent := func(name string) []string { return []string{"parent", "agent:" + name} }
 	w.create(System("top"), 1000)
 	w.create(System("a"), 1000, parent("top")...)

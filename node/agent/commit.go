@@ -42,9 +42,15 @@ func (o *Object) Commit(e *control.Entry, text []byte, w Writer) (gen uint64, er
 
 // keepLabel writes down whose the label type is before a new label or owner is in
 // force: a crash between the two leaves a reservation too many, for root to free,
-// never a type that is nobody's.
+// never a type that is nobody's. What root granted, and whose creature the agent
+// is, is void as soon as owner, label or parent is another.
 func (o *Object) keepLabel(e *control.Entry, text []byte) error {
 	c := o.Config()
+	if c.differs(e.Name, text) {
+		if err := o.t.forget(about(o.key)); err != nil {
+			return err
+		}
+	}
 	switch e.Name {
 	case "label":
 		if label, err := control.ParseLabel(text); err == nil && c.OwnerOK {
@@ -58,11 +64,32 @@ func (o *Object) keepLabel(e *control.Entry, text []byte) error {
 	return nil
 }
 
+// differs says whether a text makes another owner, label or parent.
+func (c *Config) differs(name string, text []byte) bool {
+	switch name {
+	case "label":
+		label, err := control.ParseLabel(text)
+		return err != nil || label != c.Label
+	case "owner":
+		owner, err := control.ParseUint32(text)
+		return err != nil || owner != c.Owner
+	case "parent":
+		p, err := control.ParseParent(text)
+		return err != nil || !c.ParentOK || p.Agent != c.Parent.Agent
+	}
+	return false
+}
+
 // Reset puts the default of a control in force.
 func (o *Object) Reset(e *control.Entry, w Writer) error {
 	err := o.ordered(e, func() error {
 		if err := o.CheckReset(e, w); err != nil {
 			return err
+		}
+		if o.Config().differs(e.Name, nil) {
+			if err := o.t.forget(about(o.key)); err != nil {
+				return err
+			}
 		}
 		return o.st.Delete(e.Name)
 	})

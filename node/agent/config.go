@@ -261,8 +261,13 @@ func (b *builder) surroundings() {
 	case len(path) > 0:
 		c.Search = path
 	case ok && c.OwnerOK:
-		c.Search = []string{node.Root + "/tool", node.Root + "/home/" + strconv.FormatUint(uint64(c.Owner), 10) + "/tool"}
+		c.Search = defaultSearch(c.Owner)
 	}
+}
+
+// defaultSearch is the search path where path is empty (spec section 8, row 3).
+func defaultSearch(owner uint32) []string {
+	return []string{node.Root + "/tool", node.Root + "/home/" + strconv.FormatUint(uint64(owner), 10) + "/tool"}
 }
 
 func (b *builder) run() {

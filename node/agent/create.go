@@ -19,7 +19,8 @@ type CreateOptions struct {
 // Create makes an agent with owner, label and abi written and, for owner 0 of a
 // root daemon, ids of its own (spec sections 4.8, 10.2 and 17). Errors: Invalid
 // (name, text), Access (somebody else's home), Perm (an owner that the writer is
-// not, limits of spec 4.8), Exist, Again (too many agents of this owner), NoSpace.
+// not, limits of spec 4.8, more than its parent has), Exist, Again (too many agents
+// of this owner, too large or too fast a family), NoSpace.
 func (t *Table) Create(k Key, o CreateOptions) (*Object, error) {
 	obj, err := t.create(k, o)
 	if err != nil {
@@ -52,16 +53,29 @@ func (t *Table) create(k Key, o CreateOptions) (*Object, error) {
 	if n := t.loadLineage().byOwner[o.Owner]; n >= t.o.PerUID && !(t.o.Root && o.Writer.UID == 0) {
 		return nil, fault.Newf(fault.Again, "uid %d has %d agents", o.Owner, n)
 	}
+	if err := t.capture(k, o.Writer); err != nil {
+		return nil, err
+	}
 	texts, label, err := t.firstTexts(k, o)
+	if err != nil {
+		return nil, err
+	}
+	birth, err := t.bear(k, o.Owner, texts, o.Writer)
 	if err != nil {
 		return nil, err
 	}
 	if err := t.reserveLabel(label, o.Owner); err != nil {
 		return nil, err
 	}
+	// What is written down before the object is made and for one that never comes to
+	// be is dropped by the next of that name.
+	if err := t.recordBirth(k, birth); err != nil {
+		return nil, err
+	}
 	if _, err := t.st.Create(k.StoreDir(), texts); err != nil {
 		return nil, err
 	}
+	t.countBirth(birth)
 	return t.Lookup(k)
 }
 
@@ -90,6 +104,9 @@ func (t *Table) firstTexts(k Key, o CreateOptions) (map[string][]byte, string, e
 			return nil, "", fault.At("", k.TreeDir()+"/"+name, err)
 		}
 		texts[name] = text
+	}
+	if err := t.childTexts(k, o.Owner, texts); err != nil {
+		return nil, "", err
 	}
 	for _, name := range []string{"label", "abi"} {
 		if texts[name] == nil {
@@ -150,11 +167,18 @@ func (t *Table) Remove(k Key) error {
 	if state, pid := t.Live(k); state.Alive() {
 		return fault.E("remove", k.TreeDir(), fault.Busy, fmt.Errorf("the agent is %s, pid %d", state, pid))
 	}
+	if err := t.turned(k); err != nil {
+		return fault.At("remove", k.TreeDir(), err)
+	}
 	// Its type stays its owner's although nobody has it any more.
 	if c := o.Config(); c.OwnerOK {
 		if err := t.reserveLabel(c.Subject, c.Owner); err != nil {
 			return err
 		}
+	}
+	// Nobody who comes later under this name has its rights, nor its children's.
+	if err := t.forget(aboutOrBelow(k)); err != nil {
+		return fault.At("remove", k.TreeDir(), err)
 	}
 	if err := t.st.Remove(k.StoreDir()); err != nil {
 		return fault.At("remove", k.TreeDir(), err)

@@ -47,6 +47,26 @@ func (t *Table) foreignLabel(typ string, k Key, uid uint32) string {
 	return ""
 }
 
+// siblingLabel says why a child may not take a type: another agent has it, which is
+// neither its parent nor below it. A child is a subject of its own or, asked for by
+// name, its parent's; what root granted to others is not its own by their name.
+func (t *Table) siblingLabel(typ string, k Key, c *Config) string {
+	if c.Parent.Agent == "" {
+		return ""
+	}
+	parent, ok := t.resolveParent(k, c.Parent.Agent)
+	for _, other := range t.loadLineage().byLabel[typ] {
+		if other == k || ok && other == parent {
+			continue
+		}
+		if above, err := t.Ancestors(other); err == nil && slices.Contains(above, k) {
+			continue
+		}
+		return "is another agent's, and this one is a child: a type of its own or its parent's"
+	}
+	return ""
+}
+
 // userNamespace reads the uid of a type u<uid>.NAME, the form of the default
 // type of an agent in home/<uid>.
 func userNamespace(typ string) (uint32, bool) {

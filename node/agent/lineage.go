@@ -10,7 +10,7 @@ import (
 const (
 	MaxChildren = 16
 	MaxDepth    = 4  // agents above one, at most
-	MaxFamily   = 64 // agents in one tree
+	MaxFamily   = 64 // agents below the top of one tree
 )
 
 // lineage is who descends from whom, as long as no agent comes, goes or gets
@@ -170,8 +170,8 @@ func (t *Table) familyLimit(k, parent Key, above []Key) error {
 		return fault.Newf(fault.Again, "agent %s has %d children", parent.Name, MaxChildren)
 	case len(above)+1+t.height(k) > MaxDepth:
 		return fault.Newf(fault.Again, "the tree of agents would be deeper than %d", MaxDepth)
-	case 1+len(t.Descendants(top))+1+len(below) > MaxFamily:
-		return fault.Newf(fault.Again, "the tree of agent %s has %d agents", top.Name, MaxFamily)
+	case len(t.Descendants(top))+1+len(below) > MaxFamily:
+		return fault.Newf(fault.Again, "the tree of agent %s has %d agents below it", top.Name, MaxFamily)
 	}
 	return nil
 }

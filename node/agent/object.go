@@ -20,6 +20,7 @@ type Object struct {
 	log *Log
 
 	config atomic.Pointer[Config]
+	family atomic.Pointer[Family]
 }
 
 func (t *Table) newObject(k Key, so *store.Object) *Object {

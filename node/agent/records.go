@@ -27,6 +27,9 @@ func (t *Table) readRecords() error {
 	if t.labels, err = parseLabels(text); err != nil {
 		return fault.At("read", "state/"+labelsRecord, err)
 	}
+	if err := t.readKin(); err != nil {
+		return err
+	}
 	text, err = t.readRecord(poolRecord)
 	if err != nil {
 		return err

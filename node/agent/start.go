@@ -10,7 +10,8 @@ import (
 // StartFaults is everything that ends a start of the agent (spec 10.1 step 1),
 // judged by the texts and the account database of this moment: the faults of its
 // Config, ids and groups that its owner has no longer, a label type that is
-// somebody else's, a lineage that does not end.
+// somebody else's, a parent that is not there, and the first thing in which a child
+// is freer than an ancestor.
 func (o *Object) StartFaults() []*fault.Error {
 	c := o.t.build(o.key, o.st.Snapshot())
 	// The start that follows goes by what was judged here, defaults that come
@@ -34,10 +35,7 @@ func (o *Object) StartFaults() []*fault.Error {
 	if owner, ok := o.t.LabelOwner(c.Subject); ok && owner != c.Owner && c.Owner != 0 {
 		add("label", fault.Perm, 1, "label type %s belongs to uid %d", c.Subject, owner)
 	}
-	if _, err := o.t.Ancestors(o.key); err != nil {
-		add("parent", fault.Invalid, 1, "the parents form a cycle")
-	}
-	return faults
+	return append(faults, o.boundFaults(c)...)
 }
 
 // ownerLimits are the limits of spec 4.8 on the values as they are, for an owner

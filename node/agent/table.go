@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cortexfs/node"
 	"cortexfs/node/fault"
@@ -66,6 +67,10 @@ type Table struct {
 	names   atomic.Pointer[names]
 	lineage atomic.Pointer[lineage]
 	runtime atomic.Pointer[Runtime]
+	kin     atomic.Pointer[kin] // changed under commit
+
+	born map[Key][]time.Time // births of the last minute, by the family's top; under commit
+	now  func() time.Time
 }
 
 // New makes the table of the agents in st. It reads the records of earlier
@@ -86,7 +91,7 @@ func New(st *store.Store, o Options) (*Table, error) {
 	if err != nil {
 		return nil, fault.FromOS("open", "state", err)
 	}
-	t := &Table{st: st, o: o, state: state, objects: map[Key]*Object{}}
+	t := &Table{st: st, o: o, state: state, objects: map[Key]*Object{}, born: map[Key][]time.Time{}, now: time.Now}
 	if err := t.readRecords(); err != nil {
 		state.Close()
 		return nil, err

@@ -4,7 +4,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
+	"cortexfs/node"
 	"cortexfs/node/control"
 	"cortexfs/node/store"
 )
@@ -124,3 +126,19 @@ func entry(t *testing.T, name string) *control.Entry {
 	}
 	return e
 }
+
+// slow makes every look at the clock a minute later, so that no family is born too
+// fast.
+func (w *world) slow() {
+	at := time.Now()
+	w.table.now = func() time.Time {
+		at = at.Add(BirthTime)
+		return at
+	}
+}
+
+// lines is a Runtime that knows start lines only.
+type lines map[Key][]control.MountLine
+
+func (l lines) Live(Key) (node.State, int)           { return node.Dead, 0 }
+func (l lines) StartLines(k Key) []control.MountLine { return l[k] }

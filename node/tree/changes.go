@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"slices"
 	"strings"
 
 	"cortexfs/node/agent"
@@ -17,19 +18,25 @@ import (
 // executables: a push of a name there takes the directory's lock, which a stranger
 // who lists it into a slow buffer can hold (notes-security X7).
 
-// agentChanged is called after a commit of a control of an agent; name "": of any.
+// agentChanged is called after a commit of a control of an agent, or of what
+// stands beside its controls; name "": of any.
 func (t *Tree) agentChanged(k agent.Key, name string) {
 	if e := control.Agent.Lookup(name); e != nil && !e.Grants {
 		return // no decision reads it
 	}
 	t.mu.Lock()
-	var mine []*agentView
+	var own []*agentView
 	for id, v := range t.views {
-		if id.own && id.obj.Key() == k {
-			mine = append(mine, v)
+		if id.own {
+			own = append(own, v)
 		}
 	}
 	t.mu.Unlock()
+	// What an agent loses, all below it lose.
+	mine := slices.DeleteFunc(own, func(v *agentView) bool {
+		f := v.id.obj.Family()
+		return v.id.obj.Key() != k && !f.Includes(k) && f.Broken == nil
+	})
 	for _, v := range mine {
 		v.refresh()
 	}

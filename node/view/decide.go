@@ -37,7 +37,20 @@ func (d *derived) fill(q *policy.Request, hit *policy.Hit, t searchTier, found *
 	*hit = policy.Hit{Mode: a.Mode, UID: a.UID, GID: a.GID, Search: t.ok}
 	*q = policy.Request{
 		Tool: found.Name, Hit: hit, UID: d.cfg.UID, GID: d.cfg.GID, Groups: d.cfg.Groups, Mount: d.mount,
-		Subject: d.cfg.Subject, AgentPolicy: d.cfg.Policy, ToolPolicy: found.Policy(),
+		Subject: d.cfg.Subject, AgentPolicy: d.cfg.Policy, ToolPolicy: found.Policy(), HitDir: t.path,
+	}
+	d.bound(q)
+}
+
+// bound states what stands above the agent.
+func (d *derived) bound(q *policy.Request) {
+	q.Above = d.above
+	if d.fam.Broken != nil {
+		q.Lineage = d.fam.Broken.Error()
+	}
+	if d.fam.Grants != nil {
+		q.GrantedRule = d.fam.Grants.Rule(d.cfg.Subject, policy.Tool, q.Tool, policy.Execute)
+		q.GrantedTool = d.fam.Grants.Tool(q.Tool)
 	}
 }
 
@@ -61,7 +74,7 @@ func (v *View) Decide(tier, name string) (*tool.Tool, policy.Verdict, bool) {
 func (v *View) Tools(tier string) []*tool.Tool {
 	d, texts, gen := v.derive(), v.vs.agents.Store().TextChanges(), v.vs.tools.Gen(tier)
 	if old, ok := v.lists.Load(tier); ok {
-		if o := old.(*listing); o.cfg == d.cfg && o.texts == texts && o.gen == gen {
+		if o := old.(*listing); o.cfg == d.cfg && o.fam == d.fam && o.texts == texts && o.gen == gen {
 			return o.tools
 		}
 	}
@@ -69,7 +82,7 @@ func (v *View) Tools(tier string) []*tool.Tool {
 	if !ok {
 		return nil
 	}
-	l := &listing{cfg: d.cfg, texts: texts, gen: gen}
+	l := &listing{cfg: d.cfg, fam: d.fam, texts: texts, gen: gen}
 	for _, name := range d.cfg.Policy.Names(d.cfg.Subject, policy.Tool, policy.Execute) {
 		if found, ok := v.vs.tools.Lookup(tier, name); ok && d.allows(t, found) {
 			l.tools = append(l.tools, found)
@@ -100,7 +113,7 @@ func (v *View) Request(name string, hosted bool) *policy.Request {
 	q.Hosted = hosted
 	q.ToolsFile = d.toolsFile
 	q.DeclaredLine, q.Declared = d.cfg.Declared(name)
-	if d.cfg.Approval == "auto" {
+	if v.obj.Approval() == "auto" {
 		q.Approval = &policy.ApprovalFact{Auto: true}
 	}
 	return q
@@ -127,6 +140,7 @@ func (v *View) request(name string, tiers []string) *policy.Request {
 	}
 	q := &policy.Request{Tool: name, UID: d.cfg.UID, GID: d.cfg.GID, Groups: d.cfg.Groups, Mount: d.mount,
 		Subject: d.cfg.Subject, AgentPolicy: d.cfg.Policy}
+	d.bound(q)
 	return d.name(q, d.cfg.Search)
 }
 
@@ -134,7 +148,17 @@ func (v *View) request(name string, tiers []string) *policy.Request {
 func (d *derived) name(q *policy.Request, searched []string) *policy.Request {
 	q.Searched, q.SearchFile = searched, d.searchFile
 	q.MountFile, q.AgentPolicyFile = d.mountFile, d.policyFile
+	q.LineageFile = d.lineageFile()
 	return q
+}
+
+// lineageFile is the text that does not lead to a parent.
+func (d *derived) lineageFile() string {
+	at := d.cfg.Key
+	if n := len(d.fam.Above); n > 0 {
+		at = d.fam.Above[n-1].Key
+	}
+	return at.TreeDir() + "/parent"
 }
 
 // Explain is every row about a tool (`ctx agent why`). ok: none refuses; rows 8

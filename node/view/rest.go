@@ -14,8 +14,14 @@ import (
 // Models are the model references that the agent's policy lets it use, as
 // written, sorted. Which of them are installed the catalog of models knows.
 func (v *View) Models() []string {
-	cfg := v.obj.Config()
-	return cfg.Policy.Names(cfg.Subject, policy.Model, policy.Use)
+	return v.names(policy.Model, policy.Use)
+}
+
+// names are the names on which the agent has a permission now, its ancestors too.
+func (v *View) names(c policy.Class, p policy.Permission) []string {
+	fam := v.obj.Family()
+	cfg := fam.Config()
+	return slices.DeleteFunc(cfg.Policy.Names(cfg.Subject, c, p), func(name string) bool { return !fam.Allows(c, name, p) })
 }
 
 // ModelAllowed says whether the agent's policy lets it use a model reference.
@@ -23,17 +29,14 @@ func (v *View) ModelAllowed(ref string) bool { return v.has(policy.Model, ref, p
 
 // Spaces are the shared spaces that the agent's policy lets it read, sorted.
 func (v *View) Spaces() []string {
-	cfg := v.obj.Config()
-	return cfg.Policy.Names(cfg.Subject, policy.Shared, policy.Read)
+	return v.names(policy.Shared, policy.Read)
 }
 
 // SpaceAllowed says whether the agent's policy lets it read a shared space.
 func (v *View) SpaceAllowed(space string) bool { return v.has(policy.Shared, space, policy.Read) }
 
 func (v *View) has(c policy.Class, name string, p policy.Permission) bool {
-	cfg := v.obj.Config()
-	_, ok := cfg.Policy.Allows(cfg.Subject, c, name, p)
-	return ok
+	return v.obj.Allows(c, name, p)
 }
 
 // Peer is an agent that another one sees.
@@ -51,7 +54,7 @@ func (v *View) Agents() []Peer {
 	for _, k := range v.vs.agents.Children(v.obj.Key()) {
 		peers = append(peers, Peer{Key: k, Child: true})
 	}
-	for _, name := range cfg.Policy.Names(cfg.Subject, policy.Agent, policy.Read) {
+	for _, name := range v.names(policy.Agent, policy.Read) {
 		for _, k := range []agent.Key{agent.System(name), agent.InHome(cfg.Owner, name)} {
 			if p, ok := v.AgentVisible(k); ok && !p.Self && !p.Child {
 				peers = append(peers, p)

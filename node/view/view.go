@@ -75,8 +75,10 @@ type View struct {
 // derived is what follows from the agent's own texts.
 type derived struct {
 	cfg   *agent.Config
+	fam   *agent.Family // what stands above it
 	tiers []searchTier
 	mount *policy.MountFact
+	above []policy.Ancestor // the same as facts of a request
 
 	searchFile, mountFile, policyFile, toolsFile string
 }
@@ -84,6 +86,7 @@ type derived struct {
 // searchTier is a directory of the search path that can hold a hit.
 type searchTier struct {
 	dir   string // "home/1000/tool"
+	path  string // "/ctx/home/1000/tool"
 	space string // of a shared tier
 	ok    bool   // the search bits on the way hold
 	why   string // the directory that refuses
@@ -92,6 +95,7 @@ type searchTier struct {
 // listing is the tools of a tier that passed, and what that was decided from.
 type listing struct {
 	cfg   *agent.Config
+	fam   *agent.Family
 	texts uint64
 	gen   uint64
 	tools []*tool.Tool
@@ -100,16 +104,26 @@ type listing struct {
 // Agent is whose view it is.
 func (v *View) Agent() *agent.Object { return v.obj }
 
-// derive follows the agent's texts. Unchanged it costs two loads.
+// derive follows the agent's texts and those of its ancestors. Unchanged it costs
+// a few loads.
 func (v *View) derive() *derived {
-	cfg := v.obj.Config()
-	if d := v.derived.Load(); d != nil && d.cfg == cfg {
+	fam := v.obj.Family()
+	cfg := fam.Config()
+	if d := v.derived.Load(); d != nil && d.cfg == cfg && d.fam == fam {
 		return d
 	}
 	dir := v.obj.Key().TreeDir()
 	d := &derived{
-		cfg: cfg, mount: mountOf(cfg), searchFile: dir + "/path",
+		cfg: cfg, fam: fam, mount: mountOf(cfg), searchFile: dir + "/path",
 		mountFile: dir + "/mount", policyFile: dir + "/policy", toolsFile: dir + "/tools",
+	}
+	for i, c := range fam.Above {
+		dir := c.Key.TreeDir()
+		d.above = append(d.above, policy.Ancestor{
+			Name: c.Key.String(), Subject: c.Subject, Policy: c.Policy, PolicyFile: dir + "/policy",
+			Declares: c.Declared, ToolsFile: dir + "/tools", Searched: c.Search, SearchFile: dir + "/path",
+			Mount: mountOf(c), MountFile: dir + "/mount", Born: fam.Born[i],
+		})
 	}
 	for _, path := range cfg.Search {
 		if t, ok := tierOf(cfg, path); ok {
@@ -127,7 +141,7 @@ func tierOf(cfg *agent.Config, path string) (searchTier, bool) {
 	if !ok || !cfg.OwnerOK {
 		return searchTier{}, false
 	}
-	t := searchTier{dir: dir, ok: true}
+	t := searchTier{dir: dir, path: path, ok: true}
 	if dir == tool.System {
 		return t, true
 	}
@@ -177,11 +191,7 @@ func (v *View) Tiers() []string {
 
 // visible: a shared space takes a rule to be seen at all.
 func (d *derived) visible(t searchTier) bool {
-	if t.space == "" {
-		return true
-	}
-	_, ok := d.cfg.Policy.Allows(d.cfg.Subject, policy.Shared, t.space, policy.Read)
-	return ok
+	return t.space == "" || d.fam.Allows(policy.Shared, t.space, policy.Read)
 }
 
 func (d *derived) tier(dir string) (searchTier, bool) {
