@@ -45,7 +45,7 @@ func (w *world) fsRows(p peers) ([]row, error) {
 // readRows are the rows that are the same for the in-memory tree and the daemon.
 func (w *world) readRows(ours string, p peers) []row {
 	return []row{
-		{"GETATTR round trip", w.client("fstat", ours+status), "C loop", w.client("fstat", p.loop+"/f"), 0.6},
+		{"GETATTR round trip", w.client("fstat", ours, status), "C loop", w.client("fstat", p.loop, "/f"), 0.6},
 		w.pair("open+read+close, control", "orc", ours, "go-fuse", p.gofuse, control, 1.3),
 		w.pair("open+read+close, status", "orc", ours, "go-fuse", p.gofuse, status, 1.3),
 		w.pair("stat, cached directory", "stat", ours, "tmpfs", p.tmpfs, "/tool", 0.8),
@@ -55,5 +55,5 @@ func (w *world) readRows(ours string, p peers) []row {
 
 // pair is one operation on the same path of two trees.
 func (w *world) pair(what, op, ours, against, theirs, path string, reach float64) row {
-	return row{what, w.client(op, ours+path, controlText), against, w.client(op, theirs+path, controlText), reach}
+	return row{what, w.client(op, ours, path), against, w.client(op, theirs, path), reach}
 }

@@ -173,18 +173,20 @@ func (w *world) fill(at string, dirs bool) error {
 
 func toolName(i int) string { return fmt.Sprintf("tool%05d", i) }
 
-// client is one measurement: an operation on a path for the world's time.
-func (w *world) client(op, path string, text ...string) func() (float64, error) {
+// client is one measurement: an operation on a path below base for the world's
+// time. The client stands in base, so that what lies above costs neither side.
+func (w *world) client(op, base, path string) func() (float64, error) {
 	return func() (float64, error) {
-		args := append([]string{op, path, fmt.Sprint(w.ms)}, text...)
-		return rate(exec.Command(w.path("client"), args...))
+		cmd := exec.Command(w.path("client"), op, strings.TrimPrefix(path, "/"), fmt.Sprint(w.ms), controlText)
+		cmd.Dir = base
+		return rate(cmd)
 	}
 }
 
 // rate runs a client and reads its counts.
 func rate(cmd *exec.Cmd) (float64, error) {
 	var stderr strings.Builder
-	cmd.Dir, cmd.Stderr = "/", &stderr
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return 0, fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
