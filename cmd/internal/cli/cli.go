@@ -152,10 +152,14 @@ func Root(s *State) *cobra.Command {
 		lsCmd(s), catCmd(s), setCmd(s), appendCmd(s), editCmd(s), resetCmd(s),
 		fileCmd(s), whichCmd(s), envCmd(s),
 		doctorCmd(s), bootstrapCmd(s), reloadCmd(s), upCmd(s), downCmd(s),
-		agentCmd(s), policyCmd(s),
+		agentCmd(s), policyCmd(s), manCmd(s),
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	_ = root.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp
+	})
+	s.complete(root)
 	return root
 }
 
