@@ -75,7 +75,11 @@ func Client[In, Out any](name string, f func(dir string, in In) (Out, error)) Fu
 // Main runs a client if this process is a child, else the tests. It does not
 // return.
 func Main(m *testing.M) {
-	if name := os.Getenv(envName); name != "" {
+	switch name := os.Getenv(envName); name {
+	case "":
+	case reaper:
+		os.Exit(reap(os.Getenv(envDir)))
+	default:
 		os.Exit(runClient(name))
 	}
 	os.Exit(m.Run())
@@ -347,7 +351,7 @@ type M struct {
 }
 
 // Mount mounts tree in a temporary directory and takes it away at the end of the
-// test, however that ends. What o leaves open: AllowOther and DefaultPermissions
+// test, however that ends; the test binary must hand over to Main. What o leaves open: AllowOther and DefaultPermissions
 // where the test runs as root, and a log that goes to the test.
 func Mount(t testing.TB, tree vnode.FS, o fs.Options) *M {
 	t.Helper()
@@ -366,7 +370,9 @@ func Mount(t testing.TB, tree vnode.FS, o fs.Options) *M {
 	if err != nil {
 		t.Fatal(err)
 	}
+	callOff := startReaper(t, s.Mountpoint())
 	t.Cleanup(func() {
+		defer callOff()
 		if err := s.TryUnmount(); err != nil {
 			if err := s.Abort(); err != nil {
 				t.Errorf("unmount: %v", err)
@@ -386,6 +392,50 @@ func Open(t testing.TB, dir string) {
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// reaper is the name of the child that takes a mount away when the test process
+// dies without its cleanups: a timeout, a crash, a kill.
+const reaper = "fstest: reaper"
+
+// reap waits for the end of the test process, or for the byte that says that
+// there is nothing to do.
+func reap(dir string) int {
+	if n, _ := os.Stdin.Read(make([]byte, 1)); n == 1 {
+		return 0
+	}
+	if _, err := fs.ClearDead(dir, "cortexfs"); err != nil {
+		fmt.Fprintln(os.Stderr, "fstest:", err)
+		return 1
+	}
+	_ = os.Remove(dir)
+	_ = os.Remove(filepath.Dir(dir))
+	return 0
+}
+
+// startReaper returns what calls it off.
+func startReaper(t testing.TB, dir string) func() {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), envName+"="+reaper, envDir+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_, _ = in.Write([]byte{1})
+		in.Close()
+		_ = cmd.Wait()
 	}
 }
 
