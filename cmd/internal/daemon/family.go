@@ -76,6 +76,19 @@ func (u *unit) admit(cancel context.CancelFunc) error {
 	return nil
 }
 
+// again says whether the agent ends only to be started again.
+func (u *unit) again() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.restart
+}
+
+func (u *unit) setAgain(on bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.restart = on
+}
+
 // busy says whether there is something of the unit to stop: a start under way, or
 // processes.
 func (u *unit) busy() bool {
@@ -161,9 +174,11 @@ func (m *manager) bereave(k agent.Key, why string) {
 	if err := m.cancelBelow(ctx, k, agentd.DefaultGrace, fmt.Sprintf("its parent %s ended: %s", k.Name, why)); err != nil {
 		m.w.log.Error("cancel the children", zap.String("agent", k.String()), zap.Error(err))
 	}
-	m.closeChannels(k)
-	for _, d := range append(slices.Clone(m.w.agents.Descendants(k)), k) {
+	for _, d := range m.w.agents.Descendants(k) {
 		m.removeTemp(d)
+	}
+	if !m.unit(k).again() {
+		m.removeTemp(k)
 	}
 }
 
@@ -200,8 +215,12 @@ func (m *manager) StartLines(k agent.Key) []control.MountLine {
 		if e.Kind != sandbox.Host || e.Origin != "workspace" && e.Origin != "--mount" || e.Made != "" {
 			continue
 		}
+		source := e.Resolved
+		if source == "" {
+			source = e.Source
+		}
 		lines = append(lines, control.MountLine{
-			Source: e.Source, Target: e.Target, RW: e.RW, Recursive: e.Recursive, Bind: !e.Recursive, NoSuid: true, NoDev: true, NoExec: e.NoExec,
+			Source: source, Target: e.Target, RW: e.RW, Recursive: e.Recursive, Bind: !e.Recursive, NoSuid: true, NoDev: true, NoExec: e.NoExec,
 		})
 	}
 	return lines
