@@ -1,6 +1,9 @@
 package term
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // backlog is output that waits for the emulator.
 type backlog struct {
@@ -8,6 +11,26 @@ type backlog struct {
 	more, room sync.Cond
 	buf        []byte
 	closed     bool
+	much       chan struct{} // a quarter full, or closed: no more gathering
+}
+
+func (b *backlog) init() {
+	b.more.L, b.room.L = &b.mu, &b.mu
+	b.much = make(chan struct{}, 1)
+}
+
+// gather lets output come together for a while, so that a flood is looked at a
+// hundred times a second and not ten thousand times.
+func (b *backlog) gather(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-b.much:
+	}
 }
 
 func (b *backlog) add(p []byte) {
@@ -19,6 +42,16 @@ func (b *backlog) add(p []byte) {
 	if !b.closed {
 		b.buf = append(b.buf, p...)
 		b.more.Signal()
+		if len(b.buf) > maxBacklog/4 {
+			b.full()
+		}
+	}
+}
+
+func (b *backlog) full() {
+	select {
+	case b.much <- struct{}{}:
+	default:
 	}
 }
 
@@ -32,7 +65,7 @@ func (b *backlog) take(old []byte) []byte {
 	if len(b.buf) == 0 {
 		return nil
 	}
-	if cap(old) > maxBacklog/4 {
+	if cap(old) > 64<<10 {
 		old = nil // an idle agent holds little
 	}
 	p := b.buf
@@ -45,6 +78,7 @@ func (b *backlog) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
+	b.full()
 	b.more.Broadcast()
 	b.room.Broadcast()
 }

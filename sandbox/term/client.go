@@ -126,7 +126,8 @@ func (c *client) leave() { c.once.Do(func() { close(c.detach) }) }
 
 func (c *client) run(ctx context.Context) (Outcome, error) {
 	m := mode{attach: c.o.Attach, framed: true, raw: c.o.Raw, size: c.size()}
-	if _, err := io.WriteString(c.conn, m.line()); err != nil {
+	// A server that refuses may have closed already; its reason waits to be read.
+	if _, err := io.WriteString(c.conn, m.line()); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return Outcome{}, fault.E("attach", "", fault.Unavailable, err)
 	}
 	restore, err := c.rawMode()

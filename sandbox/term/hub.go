@@ -16,11 +16,12 @@ import (
 
 // Bounds of one hub.
 const (
-	maxClients = 32        // handshakes included
-	maxQueue   = 1 << 20   // bytes of output that wait for one client
-	maxTyped   = 16 << 20  // bytes of input held for one client; then its socket backs up
-	maxAnswers = 16 << 10  // bytes of emulator replies that wait
-	maxBacklog = 256 << 10 // bytes of output that wait for the emulator
+	maxClients = 32                   // handshakes included
+	maxQueue   = 1 << 20              // bytes of output that wait for one client
+	maxTyped   = 16 << 20             // bytes of input held for one client; then its socket backs up
+	maxAnswers = 16 << 10             // bytes of emulator replies that wait
+	maxBacklog = 1 << 20              // bytes of output that wait for the emulator
+	frameTime  = 8 * time.Millisecond // between two looks at output that does not stop
 	endWait    = 2 * time.Second
 )
 
@@ -70,7 +71,7 @@ func NewHub(pty PTY, size Size) *Hub {
 	}
 	h.ctx, h.end = context.WithCancel(context.Background())
 	h.screen = NewScreen(size, h.answers.add)
-	h.backlog.more.L, h.backlog.room.L = &h.backlog.mu, &h.backlog.mu
+	h.backlog.init()
 	h.drained = make(chan struct{})
 	go h.drain()
 	h.all.Go(h.pumpAnswers)
@@ -85,7 +86,9 @@ func (h *Hub) Output(p []byte) { h.backlog.add(p) }
 func (h *Hub) drain() {
 	defer close(h.drained)
 	for p := h.backlog.take(nil); p != nil; p = h.backlog.take(p) {
+		began := time.Now()
 		h.show(p)
+		h.backlog.gather(frameTime - time.Since(began))
 	}
 }
 

@@ -142,7 +142,9 @@ func (c *testClient) frame() error {
 	case frameData:
 		c.data.Write(data)
 	case frameSkip:
-		fmt.Sscan(string(data), &c.skip)
+		var n int
+		fmt.Sscan(string(data), &n)
+		c.skip += n
 		c.data.Reset()
 	case frameExit:
 		c.exit = string(data)
