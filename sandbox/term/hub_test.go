@@ -324,7 +324,9 @@ func TestSlowWatcher(t *testing.T) {
 		h.Output(piece)
 		sent += len(piece)
 	}
-	h.Output([]byte("\x1b[2J\x1b[Hthe end"))
+	last := "\x1b[2J\x1b[Hthe end"
+	h.Output([]byte(last))
+	sent += len(last)
 	<-done
 	runtime.GC()
 	runtime.ReadMemStats(&after)
