@@ -113,6 +113,7 @@ func (m *manager) adoptAll() {
 		m.w.log.Error("read the runtime directory", zap.Error(err))
 		return
 	}
+	var ended []agent.Key
 	for _, e := range entries {
 		key := e.Name()
 		log := m.w.log.With(zap.String("key", key))
@@ -130,9 +131,16 @@ func (m *manager) adoptAll() {
 		if err := m.adopt(rec); err != nil {
 			log.Warn("not adopted, ended", zap.String("agent", rec.Ref), zap.Error(err), zap.String("host", m.w.run.hostSaid(key)))
 			m.end(rec, err)
+			if k, ok := agent.ParseKey(rec.Ref); ok {
+				ended = append(ended, k)
+			}
 			continue
 		}
 		log.Info("adopted", zap.String("agent", rec.Ref), zap.Int("pid", rec.Host.PID))
+	}
+	// Who has died meanwhile takes its children along, those that were adopted too.
+	for _, k := range ended {
+		m.bereave(k, "it did not outlive its daemon")
 	}
 }
 

@@ -24,14 +24,27 @@ const maxRunning = 64
 type manager struct {
 	w *world
 
+	// begins and ends are (*unit).bringUp and (*running).stop: what a start and a stop
+	// do with processes.
+	begins func(u *unit, ctx context.Context, o *agent.Object, p place, by caller) (*running, error)
+	ends   func(r *running, ctx context.Context, grace time.Duration, why string) error
+
+	// birth is held for reading while a child is made, for writing to mark a tree;
+	// it comes before mu.
+	birth sync.RWMutex
+
 	// mu protects the fields below.
 	mu    sync.Mutex
 	units map[agent.Key]*unit
 	over  bool // the daemon ends: nothing starts any more
 	left  bool // it ends without its agents (SIGHUP)
+	// halting counts who is stopping the tree of an agent: nothing starts below it.
+	halting map[agent.Key]int
 }
 
-func newManager(w *world) *manager { return &manager{w: w, units: map[agent.Key]*unit{}} }
+func newManager(w *world) *manager {
+	return &manager{w: w, begins: (*unit).bringUp, ends: (*running).stop, units: map[agent.Key]*unit{}, halting: map[agent.Key]int{}}
+}
 
 // unit is the live side of one agent. It exists from the first start on.
 type unit struct {
@@ -48,6 +61,7 @@ type unit struct {
 	cancel  context.CancelFunc // ends the start that is under way; nil: none
 	changed chan struct{}      // closed and replaced at every change
 	reason  string             // why the last one ended
+	restart bool               // it is stopped only to be started again
 }
 
 // running is a started agent. Fixed once it is published, but for what the
@@ -268,13 +282,6 @@ func (m *manager) abandoned() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.left
-}
-
-// ending says whether the daemon ends.
-func (m *manager) ending() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.over
 }
 
 // event writes a line into the agent's log.

@@ -49,17 +49,14 @@ func (u *unit) start(ctx context.Context, o *agent.Object, p place, by caller) (
 	if err := u.settle(ctx); err != nil {
 		return nil, false, err
 	}
-	if u.m.ending() {
-		return nil, false, fault.E("start", u.key.String(), fault.Unavailable, errors.New("the daemon ends"))
-	}
 	ctx, cancel := context.WithTimeout(ctx, agentd.StartTimeout+10*time.Second)
 	defer cancel()
-	u.mu.Lock()
-	u.cancel = cancel
-	u.mu.Unlock()
+	if err := u.admit(cancel); err != nil {
+		return nil, false, err
+	}
 	u.set(node.Start, nil, "")
 	began := time.Now()
-	r, err = u.bringUp(ctx, o, p, by)
+	r, err = u.m.begins(u, ctx, o, p, by)
 	u.mu.Lock()
 	u.cancel = nil
 	u.mu.Unlock()

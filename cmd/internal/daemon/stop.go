@@ -21,10 +21,8 @@ func (o *op) stop(ctx context.Context, q *ctlproto.Stop) (any, error) {
 		return nil, err
 	}
 	was, _ := o.m.Live(obj.Key())
-	if u := o.m.lookup(obj.Key()); u != nil {
-		if err := u.stop(context.WithoutCancel(ctx), grace, fmt.Sprintf("stopped by uid %d", o.by.UID)); err != nil {
-			return nil, err
-		}
+	if err := o.m.stopTree(context.WithoutCancel(ctx), obj.Key(), grace, fmt.Sprintf("stopped by uid %d", o.by.UID)); err != nil {
+		return nil, err
 	}
 	return ctlproto.Stopped{Agent: o.named(obj.Key(), cfg), Was: string(was)}, nil
 }
@@ -57,7 +55,7 @@ func (u *unit) stop(ctx context.Context, grace time.Duration, why string) error 
 	if r == nil {
 		return nil
 	}
-	return r.stop(ctx, grace, why)
+	return u.m.ends(r, ctx, grace, why)
 }
 
 func (o *op) restart(ctx context.Context, q *ctlproto.Restart) (any, error) {
@@ -80,7 +78,10 @@ func (o *op) restart(ctx context.Context, q *ctlproto.Restart) (any, error) {
 			fmt.Errorf("its workspace was handed over by uid %d, who alone may do so again; stop it and start it", p.CallerUID))
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := u.stop(ctx, grace, fmt.Sprintf("restarted by uid %d", o.by.UID)); err != nil {
+	u.setAgain(true)
+	err = o.m.stopTree(ctx, obj.Key(), grace, fmt.Sprintf("restarted by uid %d", o.by.UID))
+	u.setAgain(false)
+	if err != nil {
 		return nil, err
 	}
 	r, joined, err := u.start(ctx, obj, p, o.by)

@@ -88,6 +88,7 @@ func (r *running) finish() {
 		}
 		u.m.w.log.Info(typ, fields...)
 		u.set(node.Dead, nil, reason)
+		u.m.bereave(u.key, reason)
 		close(r.done)
 	})
 }
