@@ -502,3 +502,31 @@ func TestFsyncFailure(t *testing.T) {
 	// The next send opens the files anew.
 	finish(t, begin(t, s, send("m2", "s", "x")), "y")
 }
+
+func TestTail(t *testing.T) {
+	w := newWorld(t)
+	s := w.open()
+	var sizes []int
+	for i := range 5 {
+		finish(t, begin(t, s, send(fmt.Sprint("m", i), "s", strings.Repeat("x", i))), "y")
+	}
+	for line := range strings.Lines(read(t, w.path("session/s/messages.jsonl"))) {
+		sizes = append(sizes, len(line))
+	}
+	one, err := s.Get(private("s"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Release()
+	for limit := range 2000 {
+		want, sum := 0, 0
+		for i := len(sizes) - 1; i >= 0 && sum+sizes[i] <= limit; i-- {
+			sum += sizes[i]
+			want++
+		}
+		got, err := one.Tail(int64(limit))
+		if err != nil || len(got) != want {
+			t.Fatalf("limit %d: %d lines, want %d, %v", limit, len(got), want, err)
+		}
+	}
+}
