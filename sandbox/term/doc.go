@@ -10,11 +10,12 @@
 // the screen. Second, nobody waits for a client: a queue that is full is thrown
 // away, and the client gets a fresh screen when it reads again.
 //
-//	wire ── Hub.Output ── Filter ──┬── Screen (emulator) ── answers ── Input
-//	                               └── client queues ── writers ── sockets
+//	wire ── Hub.Output ── backlog ── Filter ──┬── Screen (emulator) ── answers ── Input
+//	                                          └── client queues ── writers ── sockets
 //	sockets ── readers ── client input queues ── Input (credit of the wire)
 //
-// Locks: Hub.mu protects screen, clients and sizes; it is never held over I/O.
+// Locks: Hub.mu protects screen, clients and sizes and is never held over I/O;
+// below it are the leaves backlog.mu, answers.mu and typed.mu.
 //
 // It opens no socket and checks no peer: who may connect is the caller's to
 // decide before it calls Hub.Serve.
