@@ -17,7 +17,7 @@ DEB_TEST := vim nano emacs-nox git perl python3 tmux dash gcc libc6-dev procps a
 
 export CGO_ENABLED := 0
 
-.PHONY: help deps build demo test race fuzz bench lint install clean
+.PHONY: help deps build demo test race fuzz bench lint docs install deb boot soak clean
 
 help: ## print every target
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -60,10 +60,39 @@ lint: ## gofmt, go vet, staticcheck
 	cd integration/bench && $(GO) vet ./...
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
 
-install: build ## into DESTDIR/PREFIX (default /usr/local)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/cortexfs/tool
+docs: ## write the generated documents: manual pages and docs/abi.md
+	$(GO) test ./cmd/internal/manual -run TestGenerated -update >/dev/null
+
+# mount(8) looks for its helpers in /sbin only, whatever PREFIX is.
+SBIN ?= /usr/sbin
+DIST := cmd/cortexfs/dist
+install: build ## into DESTDIR/PREFIX (default /usr/local): programs, mount helpers, units, manual, completions
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/cortexfs/tool $(DESTDIR)$(SBIN)
 	install -m 0755 $(PROGS:%=$(BIN)/%) $(DESTDIR)$(PREFIX)/bin/
 	install -m 0755 $(TOOLS:%=$(BIN)/tool/%) $(DESTDIR)$(PREFIX)/lib/cortexfs/tool/
+	ln -sf $(PREFIX)/bin/cortexfs $(DESTDIR)$(SBIN)/mount.cortexfs
+	ln -sf $(PREFIX)/bin/cortexfs $(DESTDIR)$(SBIN)/mount.fuse.cortexfs
+	for d in system user; do install -d $(DESTDIR)$(PREFIX)/lib/systemd/$$d; for u in $(DIST)/systemd/$$d/*; do \
+		sed 's#/usr/bin/\(cortexfs\|ctx\) #$(PREFIX)/bin/\1 #' $$u > $(DESTDIR)$(PREFIX)/lib/systemd/$$d/$${u##*/} || exit 1; done; done
+	for s in 1 5 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s && install -m 0644 docs/man/man$$s/* $(DESTDIR)$(PREFIX)/share/man/man$$s/ || exit 1; done
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/vendor-completions fish/vendor_completions.d doc/cortexfs/examples)
+	$(BIN)/ctx completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ctx
+	$(BIN)/ctx completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_ctx
+	$(BIN)/ctx completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ctx.fish
+	install -m 0644 $(DIST)/examples/* $(DIST)/apparmor/* $(DESTDIR)$(PREFIX)/share/doc/cortexfs/examples/
+	install -m 0644 README.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/cortexfs/
+
+deb: ## a Debian package in bin/
+	@$(MAKE) --no-print-directory build
+	@$(DIST)/debian/build.sh $(BIN) $(VERSION)
+
+boot: ## boot Debian's systemd with the package, /ctx from fstab and as the service (root; the system is cached in /var/tmp)
+	@./integration/deps.sh $(DEB_RUN) debootstrap --
+	@$(MAKE) --no-print-directory deb
+	@./integration/boot.sh $(BIN)
+
+soak: ## 200 rounds of mounts with readers, and of crashes
+	CTX_ROUNDS=200 $(GO) test -count=1 -timeout 120m -run 'TestFstab|TestCrash' ./integration
 
 clean: ## remove bin/
 	rm -rf $(BIN)
