@@ -110,11 +110,29 @@ type (
 		Agent   string `json:"agent"`
 		Session string `json:"session,omitempty"`
 	}
-	// Wait blocks until an agent is in a state; TimeoutMS < 0 is for ever.
+	// Wait blocks until an agent is in a state; TimeoutMS < 0 is for ever. With
+	// Child it waits for the end of what Agent has handed to that child, in Session
+	// or in the newest channel that there is.
 	Wait struct {
 		Agent     string `json:"agent"`
-		State     string `json:"state"`
+		State     string `json:"state,omitempty"`
+		Child     string `json:"child,omitempty"`
+		Session   string `json:"session,omitempty"`
 		TimeoutMS int64  `json:"timeout_ms,omitempty"`
+	}
+	// Grant lets a child have what its parents have not, or takes that back, or
+	// lists it: root only. Kind is rule, group, mount or tool.
+	Grant struct {
+		Agent  string `json:"agent,omitempty"` // may be empty with List: all
+		Kind   string `json:"kind,omitempty"`
+		Value  string `json:"value,omitempty"`
+		Reason string `json:"reason,omitempty"`
+		Revoke int    `json:"revoke,omitempty"` // number of the grant
+		List   bool   `json:"list,omitempty"`
+	}
+	// Children lists the children of an agent.
+	Children struct {
+		Agent string `json:"agent"`
 	}
 	// Reload waits until the store's changes made behind the daemon are read.
 	Reload struct{}
@@ -143,6 +161,7 @@ var ops = []func() Request{
 	func() Request { return new(View) }, func() Request { return new(Env) },
 	func() Request { return new(Wait) }, func() Request { return new(Reload) },
 	func() Request { return new(Bootstrap) }, func() Request { return new(Exec) },
+	func() Request { return new(Grant) }, func() Request { return new(Children) },
 }
 
 // Op names; see Request.
@@ -162,6 +181,8 @@ func (*Wait) Op() string      { return "wait" }
 func (*Reload) Op() string    { return "reload" }
 func (*Bootstrap) Op() string { return "bootstrap" }
 func (*Exec) Op() string      { return "exec" }
+func (*Grant) Op() string     { return "grant" }
+func (*Children) Op() string  { return "children" }
 
 // Ops returns the names of all operations, in a fixed order.
 func Ops() []string {

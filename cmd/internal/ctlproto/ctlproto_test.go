@@ -19,6 +19,8 @@ func TestRoundTrip(t *testing.T) {
 		&Stop{Agent: "a", GraceMS: 5}, &Restart{Agent: "a"}, &Attach{Agent: "a"}, &Watch{Agent: "a", Session: "x"},
 		&PS{All: true}, &PS{}, &Status{Agent: "a"}, &Why{Agent: "a", Tool: "t"}, &View{Agent: "a"}, &Env{Agent: "a"},
 		&Wait{Agent: "a", State: "dead", TimeoutMS: -1}, &Reload{}, &Bootstrap{DryRun: true}, &Exec{Agent: "a", Argv: []string{"ls", "-l"}},
+		&Wait{Agent: "a", Child: "b", Session: "s"}, &Grant{Agent: "a", Kind: "tool", Value: "x", Reason: "y"}, &Grant{List: true},
+		&Grant{Agent: "a", Revoke: 3}, &Children{Agent: "a"},
 	} {
 		line, err := EncodeRequest(q)
 		if err != nil {

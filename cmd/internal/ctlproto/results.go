@@ -66,30 +66,32 @@ type PSItem struct {
 	Model   string `json:"model,omitempty"`
 	Life    string `json:"life,omitempty"`
 	PID     int    `json:"pid,omitempty"`
-	Hidden  bool   `json:"hidden,omitempty"` // only name and state were told
+	Orphan  string `json:"orphan_of,omitempty"` // the parent that it names is not there
+	Hidden  bool   `json:"hidden,omitempty"`    // only name and state were told
 }
 
 // Described answers status.
 type Described struct {
 	Agent
-	Model    string   `json:"model,omitempty"`
-	Life     string   `json:"life,omitempty"`
-	Parent   string   `json:"parent,omitempty"`
-	Children []string `json:"children,omitempty"`
-	PID      int      `json:"pid,omitempty"`
-	UID      uint32   `json:"uid"`
-	GID      uint32   `json:"gid"`
-	Groups   []string `json:"groups,omitempty"` // "(kept)" marks those a user's daemon cannot drop
-	Label    string   `json:"label,omitempty"`
-	Root     string   `json:"root,omitempty"`
-	CWD      string   `json:"cwd,omitempty"`
-	Session  string   `json:"session,omitempty"`
-	Restart  []string `json:"restart,omitempty"` // controls changed since the start
-	Pending  string   `json:"pending,omitempty"`
-	Enforced []string `json:"enforced,omitempty"`
-	Warnings []string `json:"warnings,omitempty"`
-	Faults   []string `json:"faults,omitempty"` // why it cannot start
-	Hidden   bool     `json:"hidden,omitempty"`
+	Model    string    `json:"model,omitempty"`
+	Life     string    `json:"life,omitempty"`
+	Parent   string    `json:"parent,omitempty"`
+	Children []string  `json:"children,omitempty"`
+	PID      int       `json:"pid,omitempty"`
+	UID      uint32    `json:"uid"`
+	GID      uint32    `json:"gid"`
+	Groups   []string  `json:"groups,omitempty"` // "(kept)" marks those a user's daemon cannot drop
+	Label    string    `json:"label,omitempty"`
+	Root     string    `json:"root,omitempty"`
+	CWD      string    `json:"cwd,omitempty"`
+	Session  string    `json:"session,omitempty"`
+	Restart  []string  `json:"restart,omitempty"` // controls changed since the start
+	Pending  string    `json:"pending,omitempty"`
+	Enforced []string  `json:"enforced,omitempty"`
+	Grants   []Granted `json:"grants,omitempty"` // root's, beyond what its parents have
+	Warnings []string  `json:"warnings,omitempty"`
+	Faults   []string  `json:"faults,omitempty"` // why it cannot start
+	Hidden   bool      `json:"hidden,omitempty"`
 }
 
 // WhyRow is one row of section 8 as `ctx agent why` prints it.
@@ -102,6 +104,8 @@ type WhyRow struct {
 	Line    int    `json:"line,omitempty"`
 	Why     string `json:"why,omitempty"`
 	Missing string `json:"missing,omitempty"`
+	// Ancestor is the agent above that decided the row.
+	Ancestor string `json:"ancestor,omitempty"`
 }
 
 // WhyVerdict is the verdict after its rows.
@@ -124,6 +128,38 @@ type ViewItem struct {
 type EnvItem struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
+}
+
+// Granted is one grant of root to a child.
+type Granted struct {
+	N      int    `json:"n"`
+	Ref    string `json:"ref"`
+	Parent string `json:"parent"`
+	Kind   string `json:"kind"`
+	Value  string `json:"value"`
+	Reason string `json:"reason"`
+	By     string `json:"by"`
+	At     string `json:"at"`             // RFC 3339
+	Void   bool   `json:"void,omitempty"` // owner, label or parent is another by now
+}
+
+// Child is one child of an agent, and how far it is with what was handed to it.
+type Child struct {
+	Agent
+	Channel string `json:"channel,omitempty"` // pending active done error cancelled; "": none
+	Session string `json:"session,omitempty"` // the child's own
+	Parent  string `json:"parent_session,omitempty"`
+	Run     string `json:"parent_run,omitempty"`
+	Model   string `json:"model,omitempty"`
+	Life    string `json:"life,omitempty"`
+	PPID    int    `json:"ppid,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+}
+
+// ChildResult answers a wait for a child.
+type ChildResult struct {
+	Child
+	Result string `json:"result,omitempty"` // of result.md, at most 48 KiB
 }
 
 // Waited answers wait.

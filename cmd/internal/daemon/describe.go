@@ -40,6 +40,8 @@ func (o *op) psItem(obj *agent.Object) ctlproto.PSItem {
 	}
 	if p, ok := o.w.agents.Parent(obj.Key()); ok {
 		it.Parent = p.String()
+	} else {
+		it.Orphan = cfg.Parent.Agent
 	}
 	it.Session, it.Run = cfg.Parent.Session, cfg.Parent.Run
 	it.Model, it.Life = cfg.Model.String(), cfg.Life
@@ -76,7 +78,9 @@ func (o *op) status(q *ctlproto.Status) (any, error) {
 			st.Enforced = enforced(r.box.Init)
 		}
 	}
+	st.Grants = grantsOf(obj)
 	st.Warnings = append(st.Warnings, askNote(cfg)...)
+	st.Warnings = append(st.Warnings, o.w.lineageNotes(obj)...)
 	for _, f := range obj.StartFaults() {
 		st.Faults = append(st.Faults, f.Error())
 	}
@@ -157,7 +161,7 @@ func (o *op) why(q *ctlproto.Why) (any, error) {
 	}
 	rows, ok := o.w.views.For(obj).Explain(q.Tool, true)
 	for _, v := range rows {
-		r := ctlproto.WhyRow{Row: v.Row, Name: v.Name, OK: v.OK, Asked: v.Asked, File: v.File, Line: v.Line, Why: v.Why, Missing: v.Missing}
+		r := ctlproto.WhyRow{Row: v.Row, Name: v.Name, OK: v.OK, Asked: v.Asked, File: v.File, Line: v.Line, Why: v.Why, Missing: v.Missing, Ancestor: v.Ancestor}
 		if err := o.item(r); err != nil {
 			return nil, err
 		}

@@ -174,6 +174,7 @@ func (m *manager) bereave(k agent.Key, why string) {
 	if err := m.cancelBelow(ctx, k, agentd.DefaultGrace, fmt.Sprintf("its parent %s ended: %s", k.Name, why)); err != nil {
 		m.w.log.Error("cancel the children", zap.String("agent", k.String()), zap.Error(err))
 	}
+	m.closeChannels(k)
 	for _, d := range m.w.agents.Descendants(k) {
 		m.removeTemp(d)
 	}

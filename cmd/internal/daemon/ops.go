@@ -53,7 +53,17 @@ func (o *op) do(ctx context.Context, q ctlproto.Request) (any, error) {
 	case *ctlproto.Env:
 		return nil, o.env(q)
 	case *ctlproto.Wait:
+		if q.Child != "" {
+			if q.State != "" {
+				return nil, fault.Newf(fault.Invalid, "wait for a state, or for a child")
+			}
+			return o.waitChild(ctx, q)
+		}
 		return o.wait(ctx, q)
+	case *ctlproto.Grant:
+		return o.grant(ctx, q)
+	case *ctlproto.Children:
+		return nil, o.children(q)
 	case *ctlproto.Reload:
 		return nil, o.w.st.Reload()
 	case *ctlproto.Bootstrap:

@@ -142,7 +142,8 @@ func (c *composer) sharedLine(row sandbox.Row, parts []string) error {
 		want = "write"
 	}
 	for _, p := range []policy.Permission{"read", want} {
-		if _, ok := c.cfg.Policy.Allows(c.cfg.Subject, "shared", space, p); !ok {
+		// By the agent's own policy and by those of all above it.
+		if o, err := c.w.agents.Lookup(c.cfg.Key); err != nil || !o.Allows("shared", space, p) {
 			return c.lineError(row, fault.Newf(fault.Access, "shared space %s needs the rule: allow %s shared:%s %s", space, c.cfg.Subject, space, p))
 		}
 	}
