@@ -62,7 +62,7 @@ func newCtlDir(t *Tree, kind objectKind, dir, name string, set *control.Set, obj
 	if e := set.Lookup("exec"); e != nil && e.Kind == control.Exec {
 		d.exec = newExecDir(t, dir, execRules{only: "exec", max: maxExec, mode: e.Mode, kind: kind.String() + ".exec"},
 			func() (uint32, uint32) { return d.sub.owner() })
-		d.exec.node = d
+		d.exec.node, d.exec.obj = d, obj
 	}
 	return d
 }

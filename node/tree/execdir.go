@@ -46,6 +46,7 @@ type execDir struct {
 	owner func() (uid, gid uint32)
 	node  vnode.Node // the directory node that shows the entries
 	count *store.Counter
+	obj   *store.Object // whose part it is; nil: a tier
 
 	mu     sync.Mutex // protects the fields below and what slot says
 	loaded bool
@@ -68,18 +69,33 @@ func newExecDir(t *Tree, dir string, rules execRules, owner func() (uint32, uint
 
 // tier finds or makes the canonical directory of a tool tier.
 func (t *Tree) tier(dir string, owner func() (uint32, uint32)) *execDir {
-	return t.execDir(dir, execRules{tier: true, max: maxExec, kind: "tool.exec", dir: 0o755}, owner)
+	return t.execDir(dir, execRules{tier: true, max: maxExec, kind: "tool.exec", dir: 0o755}, owner, nil)
 }
 
-func (t *Tree) execDir(dir string, rules execRules, owner func() (uint32, uint32)) *execDir {
+func (t *Tree) execDir(dir string, rules execRules, owner func() (uint32, uint32), obj *store.Object) *execDir {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.execs[dir]
-	if x == nil {
+	if x == nil || x.obj != obj {
 		x = newExecDir(t, dir, rules, owner)
+		x.obj = obj
 		t.execs[dir] = x
 	}
 	return x
+}
+
+// removed says whether the object that the directory is part of is gone: another
+// one may have its name, and its files, by now.
+func (x *execDir) removed() bool { return x.obj != nil && x.obj.Gone() }
+
+// drop takes out a slot that never was in force.
+func (x *execDir) drop(s *slot) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.slots[s.name] == s {
+		delete(x.slots, s.name)
+	}
+	s.gone = true
 }
 
 // load reads the directory once; afterwards our own changes keep it, and those of
@@ -214,6 +230,9 @@ func (x *execDir) writer(r *vnode.Req) error {
 	uid, _ := x.owner()
 	if r.UID != uid && !x.t.isRoot(r.UID) {
 		return fault.Newf(fault.Access, "only uid %d and root write here", uid)
+	}
+	if x.removed() {
+		return fault.E("", "/"+x.dir, fault.Stale, nil)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func (f *execFile) Attr(*vnode.Req) (vnode.Attr, error) {
 	a := f.s.attrLocked(ino, f.info.Size, f.info.Mod)
 	switch {
 	case f.s.cur == f && !f.s.gone:
-	case f.readers > 0 || f.s.writers > 0:
+	case f.readers > 0 || f.s.writersLocked() > 0:
 		a.Size, a.Valid = uint64(f.info.Size), 0 // who still has it open sees it as it was
 	default:
 		// The kernel looks the name up again, which it may have kept for a moment.
@@ -181,20 +181,40 @@ func (f *newFile) Open(r *vnode.Req, flags vnode.OpenFlags) (vnode.Handle, vnode
 	if err != nil {
 		return nil, vnode.Mode{}, err
 	}
-	return &execHandle{s: f.s, c: c}, vnode.Mode{Direct: true}, nil
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	return &execHandle{s: f.s, c: c, era: f.s.eraLocked()}, vnode.Mode{Direct: true}, nil
 }
 
 // execHandle is an open for writing, or a reader of a file that is not in force.
 type execHandle struct {
 	s      *slot
 	c      *counted
+	era    *era // in which it was opened
 	write  bool
 	append bool
+	wrote  bool // s.mu protects it
+}
+
+// alive answers Stale for a handle whose object is gone or changed hands.
+func (h *execHandle) alive() error {
+	x := h.s.x
+	owner, _ := x.owner()
+	x.mu.Lock()
+	same, path := h.s.era == h.era && h.era.owner == owner, "/"+x.dir+"/"+h.s.name
+	x.mu.Unlock()
+	if !same || x.removed() {
+		return fault.E("", path, fault.Stale, errText("the object has another owner since the file was opened, or is gone"))
+	}
+	return nil
 }
 
 func (h *execHandle) Read(_ *vnode.Req, p []byte, off int64) (int, error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	if err := h.alive(); err != nil {
+		return 0, err
+	}
 	if err := h.s.beginLocked(true); err != nil {
 		return 0, err
 	}
@@ -214,9 +234,13 @@ func (h *execHandle) Write(r *vnode.Req, p []byte, off int64) (int, error) {
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	if err := h.alive(); err != nil {
+		return 0, err
+	}
 	if err := h.s.beginLocked(true); err != nil {
 		return 0, err
 	}
+	h.wrote = true
 	if h.append {
 		off = h.s.draft.Size()
 	}
@@ -247,9 +271,14 @@ func (h *execHandle) settle(n int) error {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	h.s.x.mu.Lock()
-	last, name := h.s.writers <= n, h.s.name
+	last, name := h.era.writers <= n, h.s.name
 	h.s.x.mu.Unlock()
-	if !last || !h.s.dirty {
+	if h.wrote {
+		if err := h.alive(); err != nil {
+			return err
+		}
+	}
+	if !last || !h.s.dirty || !h.wrote {
 		return nil
 	}
 	err := h.s.commitLocked()
@@ -267,8 +296,8 @@ func (h *execHandle) Release(*vnode.Req) {
 	}
 	s := h.s
 	s.x.mu.Lock()
-	s.writers--
-	last, never, gone, name := s.writers == 0, s.cur == nil, s.gone, s.name
+	h.era.writers--
+	last, never, gone, name := h.era == s.era && h.era.writers == 0, s.cur == nil, s.gone, s.name
 	s.x.mu.Unlock()
 	if !last {
 		return
@@ -279,6 +308,14 @@ func (h *execHandle) Release(*vnode.Req) {
 	switch {
 	case gone:
 		s.dropLocked()
+	case h.alive() != nil:
+		s.dropLocked()
+		s.dirty = false
+		s.sized()
+		if never {
+			s.x.drop(s)
+		}
+		return
 	case s.dirty || (never && s.x.takes(name)): // `touch` makes an empty file
 		err = s.commitLocked()
 	case s.draft != nil && s.x.takes(name): // only read

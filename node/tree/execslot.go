@@ -30,8 +30,42 @@ type slot struct {
 	size    int64     // of the draft
 	mtime   time.Time // of the draft
 	drafted bool      // there is a draft
-	writers int
+	era     *era      // of the draft and who writes it now; nil: nobody has
 	gone    bool
+}
+
+// era is the time between two owners of a directory. A handle from an earlier one
+// commits nothing (spec section 4.8), counts for nothing and sees no draft of the
+// new owner's.
+type era struct {
+	owner   uint32
+	writers int // slot.x.mu protects it
+}
+
+// eraLocked is the present one; a draft from before it is dropped. With mu held.
+func (s *slot) eraLocked() *era {
+	owner, _ := s.x.owner()
+	s.x.mu.Lock()
+	old := s.era
+	if old == nil || old.owner != owner {
+		s.era = &era{owner: owner}
+	}
+	now := s.era
+	s.x.mu.Unlock()
+	if old != now && s.draft != nil {
+		s.draft.Discard()
+		s.draft, s.dirty = nil, false
+		s.sized()
+	}
+	return now
+}
+
+// writersLocked are those who write now. With x.mu held.
+func (s *slot) writersLocked() int {
+	if s.era == nil {
+		return 0
+	}
+	return s.era.writers
 }
 
 // open starts or joins the draft.
@@ -43,24 +77,27 @@ func (s *slot) open(r *vnode.Req, flags vnode.OpenFlags) (vnode.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
+	h := &execHandle{s: s, c: c, write: flags.Write(), append: flags&syscall.O_APPEND != 0}
+	s.mu.Lock()
+	h.era = s.eraLocked()
 	if flags&syscall.O_TRUNC != 0 {
-		s.mu.Lock()
+		h.wrote = true
 		err = s.truncateLocked(0)
-		s.mu.Unlock()
-		if err != nil {
-			c.done()
-			return nil, err
-		}
+	}
+	s.mu.Unlock()
+	if err != nil {
+		c.done()
+		return nil, err
 	}
 	s.x.mu.Lock()
-	s.writers++
+	h.era.writers++
 	s.x.mu.Unlock()
-	return &execHandle{s: s, c: c, write: flags.Write(), append: flags&syscall.O_APPEND != 0}, nil
+	return h, nil
 }
 
 // beginLocked makes sure that there is a draft; load: with the bytes in force.
 func (s *slot) beginLocked(load bool) error {
-	if s.draft != nil {
+	if s.eraLocked(); s.draft != nil {
 		return nil
 	}
 	if err := s.x.t.st.MkdirAll(s.x.dir); err != nil {
@@ -181,7 +218,7 @@ func (s *slot) remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.x.mu.Lock()
-	name, cur, writers := s.name, s.cur, s.writers
+	name, cur, writers := s.name, s.cur, s.writersLocked()
 	s.x.mu.Unlock()
 	if cur != nil {
 		if err := s.x.t.st.RemoveFile(s.x.dir + "/" + name); err != nil && !fault.Is(err, fault.NotExist) {
@@ -273,7 +310,7 @@ func (s *slot) setattr(r *vnode.Req, a vnode.SetAttr) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.x.mu.Lock()
-	was, name, cur, writers := s.attr, s.name, s.cur, s.writers
+	was, name, cur, writers := s.attr, s.name, s.cur, s.writersLocked()
 	s.x.mu.Unlock()
 	next := was
 	if a.UID != nil {

@@ -32,7 +32,7 @@ func (h hooksDir) Attr(*vnode.Req) (vnode.Attr, error) {
 func (h hooksDir) phase(name string) *execDir {
 	dir := h.d.dir + "/" + h.e.Name + "/" + name
 	rules := execRules{max: maxHook, kind: h.d.kind.String() + ".hook", dir: h.e.Mode}
-	return h.d.t.execDir(dir, rules, h.d.sub.owner)
+	return h.d.t.execDir(dir, rules, h.d.sub.owner, h.d.obj)
 }
 
 func (h hooksDir) Lookup(r *vnode.Req, name string) (vnode.Entry, error) {
