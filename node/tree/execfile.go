@@ -273,12 +273,13 @@ func (h *execHandle) settle(n int) error {
 	h.s.x.mu.Lock()
 	last, name := h.era.writers <= n, h.s.name
 	h.s.x.mu.Unlock()
-	if h.wrote {
-		if err := h.alive(); err != nil {
-			return err
+	if err := h.alive(); err != nil {
+		if !h.wrote {
+			return nil // it has nothing to lose
 		}
+		return err
 	}
-	if !last || !h.s.dirty || !h.wrote {
+	if !last || !h.s.dirty {
 		return nil
 	}
 	err := h.s.commitLocked()
