@@ -36,32 +36,36 @@ func mountFuse(t testing.TB, dir, kind string, uid int) *atomic.Int32 {
 	}
 	hanging := &atomic.Int32{}
 	ended := make(chan struct{})
+	wake, stop, err := os.Pipe()
+	check(t, err)
+	fd := int(dev.Fd())
 	t.Cleanup(func() {
 		// Detached first; the last close of the device then ends what hangs.
 		unix.Unmount(dir, unix.MNT_DETACH)
-		dev.Close()
+		stop.Close()
 		<-ended
+		wake.Close()
+		dev.Close()
 	})
 	go func() {
 		defer close(ended)
-		serveFuse(dev, uint32(uid), hanging)
+		serveFuse(fd, int(wake.Fd()), uint32(uid), hanging)
 	}()
 	return hanging
 }
 
-func serveFuse(dev *os.File, uid uint32, hanging *atomic.Int32) {
+func serveFuse(dev, wake int, uid uint32, hanging *atomic.Int32) {
 	le := binary.LittleEndian
 	buf := make([]byte, 1<<17)
 	for {
-		// A poll with a limit: the test's close cannot wake a read of this device.
-		p := []unix.PollFd{{Fd: int32(dev.Fd()), Events: unix.POLLIN}}
-		if n, err := unix.Poll(p, 100); n <= 0 {
-			if err != nil && err != unix.EINTR {
-				return
-			}
+		p := []unix.PollFd{{Fd: int32(dev), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR || p[1].Revents != 0 {
+			return
+		}
+		if p[0].Revents == 0 {
 			continue
 		}
-		n, err := unix.Read(int(dev.Fd()), buf)
+		n, err := unix.Read(dev, buf)
 		if err == unix.EINTR || err == unix.ENOENT || err == unix.EAGAIN {
 			continue
 		}
@@ -99,7 +103,7 @@ func serveFuse(dev *os.File, uid uint32, hanging *atomic.Int32) {
 		le.PutUint32(out[0:], uint32(16+len(body)))
 		le.PutUint32(out[4:], uint32(int32(num)))
 		le.PutUint64(out[8:], unique)
-		unix.Write(int(dev.Fd()), append(out, body...))
+		unix.Write(dev, append(out, body...))
 	}
 }
 
@@ -112,7 +116,7 @@ func TestHangingSource(t *testing.T) {
 	dir := w.dir("fuse")
 	hanging := mountFuse(t, dir, "fuse.test", ownerID)
 	s := w.spec()
-	s.OpenDeadline = 300 * time.Millisecond
+	s.OpenDeadline = time.Second
 	s.Rows = append(s.Rows, Row{Line: 3, Kind: Host, Source: dir + "/hang", Target: "/x", Recursive: true})
 	for i := range maxStuck {
 		start := time.Now()

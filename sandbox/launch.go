@@ -94,10 +94,13 @@ func launch(ctx context.Context, p *Plan, f StartFiles, check bool) (*launched, 
 	return l, nil
 }
 
+// helperExe is this program; a variable for tests whose own binary starts slowly.
+var helperExe = "/proc/self/exe"
+
 // start runs the stage helper: for root as it is; for a user in a user namespace
 // of one uid and gid, with the one capability that mounting takes.
 func (l *launched) start(p *Plan, f StartFiles, files []*os.File) error {
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{stage.StageName}, Env: []string{}, Dir: "/", ExtraFiles: files}
+	cmd := &exec.Cmd{Path: helperExe, Args: []string{stage.StageName}, Env: []string{}, Dir: "/", ExtraFiles: files}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if !p.Spec.Root {
 		uid, gid := os.Geteuid(), os.Getegid()

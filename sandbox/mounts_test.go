@@ -371,6 +371,14 @@ func TestOwnUsr(t *testing.T) {
 	check(t, os.WriteFile(root+"/etc/profile", []byte("export LEAK=1\n"), 0o644))
 	check(t, os.WriteFile(root+"/etc/profile.d/x.sh", []byte("export LEAK=2\n"), 0o644))
 	check(t, os.WriteFile(root+"/etc/own", []byte("own"), 0o644))
+	// A test binary that is not static (with -race) needs its libraries there.
+	libs, _ := exec.Command("ldd", w.self).Output()
+	for _, word := range strings.Fields(string(libs)) {
+		if text, err := os.ReadFile(word); err == nil {
+			check(t, os.MkdirAll(filepath.Dir(root+word), 0o755))
+			check(t, os.WriteFile(root+word, text, 0o755))
+		}
+	}
 	s := w.spec()
 	s.RootDir = &Row{Kind: Host, Source: root}
 	b := w.start(s)

@@ -57,11 +57,9 @@ func TestDaemonDies(t *testing.T) {
 	p := w.plan(s)
 	text, err := json.Marshal(p)
 	check(t, err)
-	exe, err := os.Executable()
-	check(t, err)
 	var length time.Duration
 	for i := range 24 {
-		cmd := exec.Command(exe, "probe", "daemon", string(text))
+		cmd := exec.Command(plain, "probe", "daemon", string(text))
 		cmd.Env = append(os.Environ(), "TEST_HOME="+w.home)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 		out, err := cmd.StdoutPipe()

@@ -113,7 +113,11 @@ func TestRefusedSources(t *testing.T) {
 // checkOnly is --dry-run.
 func (w *world) checkOnly(s Spec) ([]Effective, []string, error) {
 	w.t.Helper()
-	p := w.plan(s)
+	p, err := s.Plan()
+	check(w.t, err)
+	if _, err := os.Lstat(w.skeleton); err != nil {
+		check(w.t, MakeSkeleton(w.skeleton, p))
+	}
 	f, done := w.files()
 	defer done()
 	return Check(context.Background(), p, f)

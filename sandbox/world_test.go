@@ -33,7 +33,37 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "probe" {
 		os.Exit(probeMain(os.Args[2:]))
 	}
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
+}
+
+// plain is this binary, or with -race one without: a raced program takes half a
+// second to start, and every start here is three of them.
+var plain string
+
+func runTests(m *testing.M) int {
+	exe, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	plain = exe
+	if raced {
+		dir, err := os.MkdirTemp("", "plain")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		build := exec.Command("go", "test", "-c", "-o", dir+"/test", ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "no plain binary, so this will be slow: %v\n%s", err, out)
+		} else {
+			plain = dir + "/test"
+			helperExe = plain
+		}
+	}
+	return m.Run()
 }
 
 // need skips, or fails when CTX_REQUIRE asks for it.
@@ -77,13 +107,9 @@ func newWorld(t testing.TB) *world {
 		check(t, os.Chown(w.home, ownerID, ownerID))
 		check(t, os.Chown(w.work, ownerID, ownerID))
 	}
-	exe, err := os.Executable()
+	text, err := os.ReadFile(plain)
 	check(t, err)
-	if exe != w.self {
-		text, err := os.ReadFile(exe)
-		check(t, err)
-		check(t, os.WriteFile(w.self, text, 0o755))
-	}
+	check(t, os.WriteFile(w.self, text, 0o755))
 	return w
 }
 
@@ -276,9 +302,7 @@ func asUser(t *testing.T, prepare ...func(dir string)) (isChild bool) {
 	for _, f := range prepare {
 		f(dir)
 	}
-	exe, err := os.Executable()
-	check(t, err)
-	text, err := os.ReadFile(exe)
+	text, err := os.ReadFile(plain)
 	check(t, err)
 	check(t, os.WriteFile(dir+"/test", text, 0o755))
 	asks, asksW, err := os.Pipe()

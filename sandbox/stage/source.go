@@ -47,6 +47,13 @@ func (s *source) fail(kind fault.Kind, cure, format string, args ...any) error {
 
 // open opens every row, in mount order: parents before children.
 func (s *stager) open() error {
+	for i := range s.req.Rows { // early, so that it is up when it is needed
+		if r := &s.req.Rows[i]; r.Kind == Host {
+			if _, err := s.opener(r.Caller); err != nil {
+				return err
+			}
+		}
+	}
 	rows := slices.Clone(s.req.Rows)
 	slices.SortStableFunc(rows, func(a, b Row) int { return depth(a.Target) - depth(b.Target) })
 	if s.req.RootDir != nil {

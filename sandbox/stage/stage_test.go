@@ -269,6 +269,24 @@ func TestStartError(t *testing.T) {
 	}
 }
 
+func TestSameIDs(t *testing.T) {
+	a := Account{UID: 1, GID: 2, Groups: []uint32{4, 3}}
+	for _, c := range []struct {
+		b    Account
+		want bool
+	}{
+		{Account{UID: 1, GID: 2, Groups: []uint32{3, 4}}, true},
+		{Account{UID: 1, GID: 2, Groups: []uint32{2, 3, 4}}, true},
+		{Account{UID: 1, GID: 2, Groups: []uint32{3}}, false},
+		{Account{UID: 1, GID: 3, Groups: []uint32{2, 4}}, false},
+		{Account{UID: 2, GID: 2, Groups: []uint32{3, 4}}, false},
+	} {
+		if sameIDs(a, c.b) != c.want {
+			t.Errorf("%+v: %v", c.b, !c.want)
+		}
+	}
+}
+
 func FuzzParseMounts(f *testing.F) {
 	f.Add([]byte("26 1 254:0 / / rw,relatime - ext4 /dev/vda rw"))
 	f.Add([]byte(`45 26 254:0 /a\040b /m rw shared:1 - t s o`))

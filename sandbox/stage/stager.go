@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -251,7 +252,7 @@ func crosses(a, b int) (bool, error) {
 // opener is the helper with the owner's or the caller's ids.
 func (s *stager) opener(caller bool) (*opener, error) {
 	who, at := s.owner, &s.byOwner
-	if caller {
+	if caller && s.req.Root && !sameIDs(s.req.Caller, s.owner) {
 		who, at = s.req.Caller, &s.byCaller
 	}
 	if *at == nil {
@@ -262,6 +263,17 @@ func (s *stager) opener(caller bool) (*opener, error) {
 		*at = o
 	}
 	return *at, nil
+}
+
+// sameIDs says whether two accounts are one and the same set of ids; a primary
+// group among the others makes no difference.
+func sameIDs(a, b Account) bool {
+	sorted := func(x Account) []uint32 {
+		list := append(slices.Clone(x.Groups), x.GID)
+		slices.Sort(list)
+		return slices.Compact(list)
+	}
+	return a.UID == b.UID && a.GID == b.GID && slices.Equal(sorted(a), sorted(b))
 }
 
 // close ends the open helpers and notes those that cannot be ended.
