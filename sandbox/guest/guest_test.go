@@ -390,6 +390,92 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// A held program is what was opened, whatever its name means when it is let go;
+// links and other things are refused at the open.
+func TestHeldProgram(t *testing.T) {
+	f := startGuest(t, shell(`echo up; exec sleep 1000`))
+	f.untilOutput("up")
+	ctx := context.Background()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tool, other := filepath.Join(dir, "tool"), filepath.Join(dir, "other")
+	put := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := wire.RunMsg{Argv: []string{tool, "word"}, Exact: true, Held: true, Stdin: true, Timeout: deadline.Milliseconds(), Limit: 1024, Env: []string{"CTX_TOOL=t"}}
+	for i := range 20 {
+		put(tool, "#!/bin/sh\necho right $1 $CTX_TOOL; cat\n")
+		put(other, "#!/bin/sh\necho wrong\n")
+		c, err := f.host.Begin(held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := c.Opened(ctx); !ok || err != nil {
+			t.Fatalf("not open: %v %v", ok, err)
+		}
+		if i%2 == 0 {
+			err = os.Rename(other, tool)
+		} else {
+			err = errors.Join(os.Remove(tool), os.Symlink(other, tool))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.Go(), c.Feed([]byte("fed\n")), c.Feed(nil)); err != nil {
+			t.Fatal(err)
+		}
+		read, rerr := io.ReadAll(c.Stdout(ctx))
+		res, err := c.Wait(ctx)
+		if err != nil || rerr != nil || res.Code != 0 || string(res.Stdout) != "right word t\nfed\n" || string(read) != string(res.Stdout) {
+			t.Fatalf("%v %v %+v %q %q", err, rerr, res.DoneMsg, res.Stdout, res.Stderr)
+		}
+		os.Remove(tool)
+	}
+	if err := os.Symlink(other, tool); err != nil {
+		t.Fatal(err)
+	}
+	put(other, "#!/bin/sh\necho wrong\n")
+	for path, want := range map[string]syscall.Errno{tool: syscall.ELOOP, dir: syscall.EACCES, dir + "/none": syscall.ENOENT, "tool": syscall.EINVAL} {
+		m := held
+		m.Argv = []string{path}
+		c, err := f.host.Begin(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ok, err := c.Opened(ctx)
+		res, werr := c.Wait(ctx)
+		if ok || err != nil || werr != nil || syscall.Errno(res.Errno) != want {
+			t.Errorf("%s: open %v, %v %v, %v", path, ok, err, werr, syscall.Errno(res.Errno))
+		}
+	}
+	// One that is never let go is dropped.
+	if err := errors.Join(os.Remove(tool), os.Rename(other, tool)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.host.Begin(held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := c.Opened(ctx); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	c.Kill()
+	if res, err := c.Wait(ctx); err != nil || syscall.Errno(res.Errno) != syscall.ECANCELED || len(res.Stdout) > 0 {
+		t.Errorf("dropped: %+v %q %v", res.DoneMsg, res.Stdout, err)
+	}
+	// A bare one has no environment of ours; one that does not read its input
+	// ends all the same.
+	res, err := f.host.Run(ctx, wire.RunMsg{Argv: []string{"env"}, Bare: true, Env: []string{"A=1"}, Stdin: true, Timeout: deadline.Milliseconds(), Limit: 1024})
+	if err != nil || string(res.Stdout) != "A=1\n" {
+		t.Errorf("%q %v", res.Stdout, err)
+	}
+}
+
 // stubborn leaves processes in other groups and sessions behind, some deaf to
 // SIGTERM, and prints their pids.
 const stubborn = `

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,11 +24,64 @@ const (
 type command struct {
 	kill chan struct{} // closed when the host wants it gone
 	once sync.Once
+	run  chan struct{} // closed when a held one may run
+	went sync.Once
+	in   *feed // standard input; nil: none
+}
+
+// feed is standard input that waits for its command. The host bounds it.
+type feed struct {
+	mu    sync.Mutex
+	more  *sync.Cond
+	queue [][]byte
+	ended bool // no more comes
+}
+
+func newFeed() *feed {
+	f := &feed{}
+	f.more = sync.NewCond(&f.mu)
+	return f
+}
+
+func (f *feed) add(p []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(p) == 0 {
+		f.ended = true
+	} else if !f.ended {
+		f.queue = append(f.queue, p)
+	}
+	f.more.Signal()
+}
+
+// pump writes everything into w and closes it. A command that does not read
+// makes it wait; closing w elsewhere ends that.
+func (f *feed) pump(w *os.File) {
+	defer w.Close()
+	for {
+		f.mu.Lock()
+		for len(f.queue) == 0 && !f.ended {
+			f.more.Wait()
+		}
+		if len(f.queue) == 0 {
+			f.mu.Unlock()
+			return
+		}
+		p := f.queue[0]
+		f.queue = f.queue[1:]
+		f.mu.Unlock()
+		if _, err := w.Write(p); err != nil {
+			return
+		}
+	}
 }
 
 func (r *requests) Run(m wire.RunMsg) {
 	g := (*guest)(r)
-	c := &command{kill: make(chan struct{})}
+	c := &command{kill: make(chan struct{}), run: make(chan struct{})}
+	if m.Stdin {
+		c.in = newFeed()
+	}
 	g.mu.Lock()
 	g.runs[m.ID] = c
 	g.mu.Unlock()
@@ -50,18 +104,101 @@ func (r *requests) Kill(id uint32) {
 	}
 }
 
+func (r *requests) Go(id uint32) {
+	g := (*guest)(r)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.runs[id]; c != nil {
+		c.went.Do(func() { close(c.run) })
+	}
+}
+
+func (r *requests) Feed(id uint32, p []byte) {
+	g := (*guest)(r)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.runs[id]; c != nil && c.in != nil {
+		c.in.add(p)
+	}
+}
+
+// program is what a command executes.
+type program struct {
+	path string
+	file *os.File // held open; nil: path is all there is
+	pass bool     // file is descriptor 3 of the command: a script's interpreter opens it again
+}
+
+func (p *program) close() {
+	if p.file != nil {
+		p.file.Close()
+	}
+}
+
+// program finds the command, and with Held waits for the word of the host.
+func (g *guest) program(c *command, m wire.RunMsg) (*program, error) {
+	if !m.Exact {
+		path, err := lookPath(m.Argv)
+		return &program{path: path}, err
+	}
+	if len(m.Argv) == 0 || !strings.HasPrefix(m.Argv[0], "/") {
+		return nil, syscall.EINVAL
+	}
+	file, script, err := openProgram(m.Argv[0])
+	if err != nil {
+		return nil, err
+	}
+	p := &program{path: "/proc/self/fd/" + strconv.Itoa(int(file.Fd())), file: file, pass: script}
+	if script {
+		p.path = "/proc/self/fd/3"
+	}
+	if !m.Held {
+		return p, nil
+	}
+	g.wire.Opened(m.ID)
+	select {
+	case <-c.run:
+		return p, nil
+	case <-c.kill:
+		p.close()
+		return nil, syscall.ECANCELED
+	}
+}
+
+// input is descriptor 0 of a command, and the end that is written to, if any.
+func (c *command) input() (r, w *os.File, err error) {
+	if c.in == nil {
+		r, err = os.Open("/dev/null")
+		return r, nil, err
+	}
+	return os.Pipe()
+}
+
+// environment is what a command finds.
+func environment(m *wire.RunMsg) []string {
+	if m.Bare {
+		return m.Env
+	}
+	return append(os.Environ(), m.Env...)
+}
+
 // command runs one command in a process group of its own, without a terminal,
 // and forwards what it writes.
 func (g *guest) command(c *command, m wire.RunMsg) wire.DoneMsg {
-	path, err := lookPath(m.Argv)
+	prog, err := g.program(c, m)
 	if err != nil {
 		return refused(err)
 	}
-	null, err := os.Open("/dev/null")
+	defer prog.close()
+	stdin, fed, err := c.input()
 	if err != nil {
 		return refused(err)
 	}
-	defer null.Close()
+	defer stdin.Close()
+	if fed != nil {
+		defer fed.Close() // also ends a pump that waits for a reader
+		defer c.in.add(nil)
+	}
 	var pipes [2]struct{ r, w *os.File }
 	for i := range pipes {
 		if pipes[i].r, pipes[i].w, err = os.Pipe(); err != nil {
@@ -70,14 +207,22 @@ func (g *guest) command(c *command, m wire.RunMsg) wire.DoneMsg {
 		defer pipes[i].r.Close()
 		defer pipes[i].w.Close()
 	}
-	pid, end, err := g.reap.start(path, m.Argv, &syscall.ProcAttr{
+	attr := &syscall.ProcAttr{
 		Dir:   m.Cwd,
-		Env:   os.Environ(),
-		Files: []uintptr{null.Fd(), pipes[0].w.Fd(), pipes[1].w.Fd()},
+		Env:   environment(&m),
+		Files: []uintptr{stdin.Fd(), pipes[0].w.Fd(), pipes[1].w.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
+	}
+	if prog.pass {
+		attr.Files = append(attr.Files, prog.file.Fd())
+	}
+	pid, end, err := g.reap.start(prog.path, m.Argv, attr)
 	if err != nil {
 		return refused(err)
+	}
+	stdin.Close()
+	if fed != nil {
+		go c.in.pump(fed)
 	}
 	var copies sync.WaitGroup
 	var cut [2]bool

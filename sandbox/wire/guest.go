@@ -16,6 +16,8 @@ type Requests interface {
 	Flush()
 	Run(RunMsg)
 	Kill(id uint32)
+	Go(id uint32)
+	Feed(id uint32, p []byte) // the callee keeps the slice; empty: the end
 	Terminate(grace time.Duration)
 }
 
@@ -60,6 +62,10 @@ func (g *Guest) Serve(r Requests) error {
 			r.Run(m)
 		case Kill:
 			r.Kill(binary.BigEndian.Uint32(data))
+		case Go:
+			r.Go(binary.BigEndian.Uint32(data))
+		case Feed:
+			r.Feed(binary.BigEndian.Uint32(data), data[4:])
 		case Terminate:
 			r.Terminate(time.Duration(binary.BigEndian.Uint32(data)) * time.Millisecond)
 		}
@@ -98,6 +104,9 @@ func (g *Guest) Credit(n int) error {
 func (g *Guest) Data(id uint32, stream byte, p []byte) error {
 	return g.send(frame(Data, append(append(u32(id), stream), p...)))
 }
+
+// Opened says that the program of a held command is open.
+func (g *Guest) Opened(id uint32) error { return g.send(frame(Opened, u32(id))) }
 
 // Done ends a command.
 func (g *Guest) Done(m DoneMsg) error { return g.send(frameJSON(Done, m)) }

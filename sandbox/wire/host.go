@@ -15,7 +15,7 @@ import (
 const (
 	// stallTime is how long the window must have stood still for Stalled.
 	stallTime = 250 * time.Millisecond
-	maxRuns   = 8 // commands at once
+	maxRuns   = 128 // commands at once: steps, tools, what people run
 )
 
 // Events is what a Host tells. All are called from Serve's goroutine, in order.
@@ -39,7 +39,7 @@ type Host struct {
 	window  int           // input that may be sent now; 0 before live
 	moved   time.Time     // when the window last moved
 	opened  chan struct{} // closed and renewed when the window opens
-	runs    map[uint32]*running
+	runs    map[uint32]*Command
 	nextRun uint32
 	err     error
 	over    chan struct{} // closed with err
@@ -52,7 +52,7 @@ func NewHost(conn net.Conn, events Events) *Host {
 		events:  events,
 		sending: make(chan struct{}, 1),
 		opened:  make(chan struct{}),
-		runs:    map[uint32]*running{},
+		runs:    map[uint32]*Command{},
 		over:    make(chan struct{}),
 	}
 }
@@ -157,6 +157,8 @@ func (h *Host) session(kind Kind, data []byte) error {
 		return h.credit(binary.BigEndian.Uint32(data))
 	case Data:
 		return h.runData(data)
+	case Opened:
+		return h.runOpened(binary.BigEndian.Uint32(data))
 	case Done:
 		var m DoneMsg
 		if err := decode(kind, data, &m); err != nil {

@@ -15,6 +15,9 @@
 //	 ─── size, flush ─────────────────►
 //	 ◄── output ──────────────────────
 //	 ─── run{id,argv,…}, kill id ─────►
+//	 ◄── opened id ──────────────────── a held program is open and is not run yet
+//	 ─── go id ───────────────────────► run what is open
+//	 ─── feed id, bytes ──────────────► standard input; without bytes its end
 //	 ◄── data{id,stream,bytes}, done{id,code,…}
 //	 ─── terminate{grace} ────────────►
 //	 ◄── exit{code} ─────────────────── the session program ended; last frame
@@ -42,10 +45,11 @@ const Version = 1
 
 // Sizes in bytes.
 const (
-	Window     = 64 << 10  // input on its way
-	MaxData    = 32 << 10  // of one input, output or data frame
-	MaxControl = 256 << 10 // of one JSON frame from the host
-	maxReply   = 4 << 10   // of one JSON frame from the guest
+	Window     = 64 << 10 // input on its way
+	MaxData    = 32 << 10 // of one input, output or data frame
+	MaxControl = 1 << 20  // of one JSON frame from the host
+	MaxFeed    = 2 << 20  // standard input of one command, all of it
+	maxReply   = 4 << 10  // of one JSON frame from the guest
 	header     = 5
 )
 
@@ -60,6 +64,7 @@ const (
 	Credit  Kind = 'c'
 	Data    Kind = 'd'
 	Done    Kind = 'r'
+	Opened  Kind = 'p'
 	Exit    Kind = 'x'
 
 	Start     Kind = 'S'
@@ -68,18 +73,20 @@ const (
 	Flush     Kind = 'F'
 	Run       Kind = 'R'
 	Kill      Kind = 'K'
+	Go        Kind = 'G'
+	Feed      Kind = 'N'
 	Terminate Kind = 'T'
 )
 
 // limits is the range of lengths of each frame, by direction.
 var fromGuest = map[Kind][2]int{
 	Hello: {2, maxReply}, Started: {2, maxReply}, Output: {1, MaxData}, Credit: {4, 4},
-	Data: {6, 5 + MaxData}, Done: {2, maxReply}, Exit: {2, maxReply},
+	Data: {6, 5 + MaxData}, Done: {2, maxReply}, Opened: {4, 4}, Exit: {2, maxReply},
 }
 
 var fromHost = map[Kind][2]int{
 	Start: {2, MaxControl}, Input: {1, MaxData}, Size: {4, 4}, Flush: {0, 0},
-	Run: {2, MaxControl}, Kill: {4, 4}, Terminate: {4, 4},
+	Run: {2, MaxControl}, Kill: {4, 4}, Go: {4, 4}, Feed: {4, 4 + MaxData}, Terminate: {4, 4},
 }
 
 // HelloMsg is the guest's first frame.
@@ -115,6 +122,14 @@ type RunMsg struct {
 	Cwd     string   `json:"cwd,omitempty"`
 	Timeout int64    `json:"timeout_ms"`
 	Limit   int      `json:"limit"` // bytes kept of each output stream
+
+	Env   []string `json:"env,omitempty"`   // KEY=VALUE: after the sandbox's own, or alone with Bare
+	Bare  bool     `json:"bare,omitempty"`  // nothing of the sandbox's environment
+	Stdin bool     `json:"stdin,omitempty"` // fed by the host; else /dev/null
+	// Exact: Argv[0] is an absolute path that is opened without following a link
+	// at its end, and what is executed is that open file (spec section 8, row 8).
+	Exact bool `json:"exact,omitempty"`
+	Held  bool `json:"held,omitempty"` // with Exact: say that it is open, and wait for Go
 }
 
 // DoneMsg says how a command ended.

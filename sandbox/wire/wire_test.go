@@ -124,6 +124,8 @@ func (s *slowGuest) Run(m RunMsg) {
 	s.g.Done(DoneMsg{ID: m.ID, Code: 4})
 }
 func (s *slowGuest) Kill(uint32)             {}
+func (s *slowGuest) Go(uint32)               {}
+func (s *slowGuest) Feed(uint32, []byte)     {}
 func (s *slowGuest) Terminate(time.Duration) {}
 func (s *slowGuest) Input(p []byte) {
 	s.mu.Lock()
