@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"sync"
+
 	"bazil.org/fuse"
 
 	"cortexfs/node/fault"
@@ -11,6 +13,75 @@ import (
 // program that matters reads it.
 const unknownIno = 0xffffffff
 
+// Limits of the directories that one uid has open (spec section 4.8). Each holds
+// its listing, and whoever fills the directory decides how long that is. Root is
+// not bounded.
+const (
+	maxDirs   = 4096
+	maxListed = 64 << 20 // bytes of listings; a single one may be longer
+)
+
+// dirUse counts them. Its mutex is a leaf.
+type dirUse struct {
+	mu    sync.Mutex
+	byUID map[uint32]*dirHeld
+}
+
+type dirHeld struct {
+	open  int
+	bytes int
+}
+
+// open counts a directory in.
+func (u *dirUse) open(uid uint32) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	d := u.byUID[uid]
+	if d == nil {
+		d = &dirHeld{}
+		if u.byUID == nil {
+			u.byUID = map[uint32]*dirHeld{}
+		}
+		u.byUID[uid] = d
+	}
+	if uid != 0 && d.open >= maxDirs {
+		return fault.Newf(fault.TooMany, "uid %d has %d directories open here", uid, d.open)
+	}
+	d.open++
+	return nil
+}
+
+// list makes n bytes the listing of h.
+func (u *dirUse) list(h *handle, n int) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	d := u.byUID[h.uid]
+	if d == nil {
+		return fault.E("", "", fault.BadHandle, nil) // closed meanwhile
+	}
+	others := d.bytes - h.listed
+	if h.uid != 0 && others > 0 && others+n > maxListed {
+		return fault.Newf(fault.NoSpace, "uid %d holds %d bytes of listings", h.uid, others)
+	}
+	d.bytes, h.listed = others+n, n
+	return nil
+}
+
+// close counts a directory out.
+func (u *dirUse) close(h *handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	d := u.byUID[h.uid]
+	if d == nil {
+		return
+	}
+	d.open--
+	d.bytes, h.listed = d.bytes-h.listed, 0
+	if d.open <= 0 {
+		delete(u.byUID, h.uid)
+	}
+}
+
 // openDir answers OPENDIR. The listing is made at the first READDIR, so that an
 // open that finds it in the kernel's cache, or that only wants to fsync or fstat,
 // does not pay for it.
@@ -19,7 +90,11 @@ func (q *request) openDir(n *inode, r *fuse.OpenRequest) {
 		q.fail(fault.E("", "", fault.NotDir, nil))
 		return
 	}
-	h := &handle{ino: n, keep: keepsListing(n)}
+	h := &handle{ino: n, uid: q.v.UID, keep: keepsListing(n)}
+	if err := q.s.dirs.open(h.uid); err != nil {
+		q.fail(err)
+		return
+	}
 	q.s.handles.add(h)
 	var flags fuse.OpenResponseFlags
 	if h.keep {
@@ -44,6 +119,10 @@ func (q *request) readDir(h *handle, r *fuse.ReadRequest) {
 	if list == nil || r.Offset == 0 {
 		data, err := q.listing(h.ino)
 		if err != nil {
+			q.fail(err)
+			return
+		}
+		if err := q.s.dirs.list(h, cap(data)); err != nil {
 			q.fail(err)
 			return
 		}

@@ -29,7 +29,7 @@
 //
 // Locks, outermost first: nothing of this package is held while the tree is
 // called. Leaves, none taken inside another: nodes.mu, handles.mu, live.mu,
-// locks.mu, push.mu, polls.mu.
+// locks.mu, dirUse.mu, push.mu, polls.mu.
 //
 // The daemon must never open, exec or chdir into its own mount: it would wait for
 // itself, beyond kill -9.

@@ -163,6 +163,9 @@ func (q *request) fsync(r *fuse.FsyncRequest) {
 // kernel does not wait for it and names no caller.
 func (q *request) release(r *fuse.ReleaseRequest) {
 	h := q.s.handles.remove(uint64(r.Handle))
+	if h != nil && h.file == nil {
+		q.s.dirs.close(h)
+	}
 	if h != nil && h.file != nil {
 		q.s.locks.drop(h)
 		q.waitUnless(h.mem && r.Flags.IsReadOnly())

@@ -31,6 +31,7 @@ type Server struct {
 
 	nodes   nodes
 	handles handles
+	dirs    dirUse
 	live    live
 	locks   locks
 	push    push

@@ -138,7 +138,9 @@ type handle struct {
 	// keep says that the kernel may keep the listing (directories).
 	keep bool
 
-	dir atomic.Pointer[[]byte] // the encoded listing, as of the last read at 0
+	dir    atomic.Pointer[[]byte] // the encoded listing, as of the last read at 0
+	uid    uint32                 // who opened it (directories)
+	listed int                    // bytes of dir; dirUse.mu protects it
 }
 
 // handles is the table of open files. Handles are in it from the answer to OPEN
