@@ -182,7 +182,7 @@ func TestGivenUp(t *testing.T) {
 }
 
 // processesWith are processes whose mount table names the scratch directory and
-// that are not in our namespace.
+// that are not in our namespace, and helpers that have lost their daemon.
 func processesWith(t testing.TB, base string) []int {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/mnt")
@@ -193,6 +193,12 @@ func processesWith(t testing.TB, base string) []int {
 	for _, e := range list {
 		var pid int
 		if _, err := fmt.Sscan(e.Name(), &pid); err != nil {
+			continue
+		}
+		if text, err := os.ReadFile("/proc/" + e.Name() + "/cmdline"); err == nil && strings.HasPrefix(string(text), "cortexfs-") {
+			if up, err := parentOf(pid); err == nil && up == 1 { // an orphan that has not mounted anything yet
+				pids = append(pids, pid)
+			}
 			continue
 		}
 		if ns, err := os.Readlink("/proc/" + e.Name() + "/ns/mnt"); err != nil || ns == own {
