@@ -201,7 +201,9 @@ func judgeOSC(seq []byte) verdict {
 	body := seq[2:]
 	switch {
 	case bytes.HasPrefix(body, []byte("8;")):
-		if _, url, ok := strings.Cut(string(body[2:]), ";"); ok && safeLink(url) {
+		// The parameters too: a control hidden in them (U+009C, U+009B) would end the
+		// string in terminals that obey 8-bit controls, and begin another sequence.
+		if params, url, ok := strings.Cut(string(body[2:]), ";"); ok && graphic(params) && safeLink(url) {
 			return both
 		}
 	case bytes.HasPrefix(body, []byte("10;?")), bytes.HasPrefix(body, []byte("11;?")), bytes.HasPrefix(body, []byte("12;?")):
@@ -211,12 +213,17 @@ func judgeOSC(seq []byte) verdict {
 }
 
 func safeLink(url string) bool {
-	for i := 0; i < len(url); i++ {
-		if url[i] <= 0x20 || url[i] >= 0x7f {
+	return graphic(url) && (url == "" || strings.HasPrefix(url, "https://") || strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "mailto:"))
+}
+
+// graphic says whether s is ASCII without blanks and controls.
+func graphic(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] <= 0x20 || s[i] >= 0x7f {
 			return false
 		}
 	}
-	return url == "" || strings.HasPrefix(url, "https://") || strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "mailto:")
+	return true
 }
 
 // judgeControl decides on C0 bytes. ENQ asks for an answerback string.
