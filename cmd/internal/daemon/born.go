@@ -217,7 +217,11 @@ func birthRules(o *agent.Object, subject string, q *birthRequest, texts map[stri
 		fmt.Fprintf(&rules, "allow %s tool:%s execute\n", subject, t)
 	}
 	for _, r := range q.Rules {
-		fmt.Fprintf(&rules, "allow %s %s\n", subject, r)
+		text := fmt.Sprintf("allow %s %s\n", subject, r)
+		if _, err := policy.Parse([]byte(text)); err != nil || strings.ContainsRune(r, '\n') {
+			return fault.Newf(fault.Invalid, "a rule is CLASS:NAME PERMISSION, one each")
+		}
+		rules.WriteString(text)
 	}
 	texts["policy"] = []byte(rules.String())
 	if tools.Len() > 0 {
