@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -82,11 +83,23 @@ func listener(fd uintptr, what string) (*net.UnixListener, error) {
 	return u, nil
 }
 
+// A stranger makes a line by each refused connection, and nobody else bounds the
+// file, which lies in memory (/run): of one message only the first few in a minute
+// are written.
+const (
+	logTick  = time.Minute
+	logFirst = 5
+)
+
+func sampled(core zapcore.Core) zapcore.Core {
+	return zapcore.NewSamplerWithOptions(core, logTick, logFirst, 0)
+}
+
 // logger writes JSON lines to stderr, which the daemon has pointed at the
 // agent's diagnostics.
 func logger(p *Params) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.TimeKey, enc.EncodeTime = "ts", zapcore.RFC3339NanoTimeEncoder
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(os.Stderr), zapcore.InfoLevel)
-	return zap.New(core).With(zap.String("agent", p.Key), zap.String("session", p.Session), zap.Int("pid", os.Getpid()))
+	return zap.New(sampled(core)).With(zap.String("agent", p.Key), zap.String("session", p.Session), zap.Int("pid", os.Getpid()))
 }

@@ -91,11 +91,18 @@ func (r *runDir) hostLog(key string) (*os.File, error) {
 
 // hostSaid is the end of what it wrote, at most 4 KiB.
 func (r *runDir) hostSaid(key string) string {
-	b, err := os.ReadFile(filepath.Join(r.agent(key), "host.log"))
+	f, err := os.OpenFile(filepath.Join(r.agent(key), "host.log"), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return ""
 	}
-	return string(b[max(0, len(b)-4096):])
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	b := make([]byte, min(st.Size(), 4096)) // the file may be long
+	n, _ := f.ReadAt(b, st.Size()-int64(len(b)))
+	return string(b[:n])
 }
 
 // locked says whether somebody holds the agent's lock.
