@@ -7,6 +7,12 @@
 // then run as the agent's own host uid and only makes the namespaces. There is
 // no fall-back: what cannot be had ends the start.
 //
+// Not here yet: iso=userns, a network, cgroups, Landlock. A Spec that asks for one
+// of the first two is refused by name.
+//
+// Locks: the table of stuck open helpers has a mutex, a leaf. A Running has none;
+// its fields do not change after Start, and Exit is written before Done closes.
+//
 // The package knows nothing of the tree or of agents' controls; the daemon fills
 // a Spec. It does not own the terminal or the wire, it only hands the wire's
 // descriptor through as fd 3 of the command.
