@@ -73,6 +73,28 @@ func (s *stager) git() error {
 	return nil
 }
 
+// gitDirOfHome is gitDir for the agent's own home. The agent has written that
+// gitfile: its path means something inside only, and nobody out here follows it,
+// least of all with our rights.
+func (s *stager) gitDirOfHome(src *source, name string) error {
+	if !path.IsAbs(name) {
+		name = join(src.Target, path.Clean(name))
+	}
+	rel, in := below(path.Clean(name), src.Target)
+	if !in || rel == "" || rel == ".git" || path.Clean(rel) != rel {
+		return nil
+	}
+	a := lookOwn(src.tree, rel)
+	if a.Errno != 0 || !a.isDir() {
+		if a.fd >= 0 {
+			unix.Close(a.fd)
+		}
+		return nil
+	}
+	src.spots = append(src.spots, spot{rel: rel, fd: a.fd, dir: true, why: "git"})
+	return nil
+}
+
 func (s *stager) named(target string) bool {
 	return slices.ContainsFunc(s.req.Rows, func(r Row) bool { return path.Clean(r.Target) == target })
 }
@@ -80,6 +102,9 @@ func (s *stager) named(target string) bool {
 // gitDir covers the directory that a gitfile names, if it lies inside a writable
 // line already. It never adds anything to what is visible.
 func (s *stager) gitDir(src *source, name string) error {
+	if src.own() {
+		return s.gitDirOfHome(src, name)
+	}
 	if !path.IsAbs(name) {
 		name = path.Join(src.loc.host, name)
 	}
