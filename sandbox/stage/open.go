@@ -2,9 +2,14 @@ package stage
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -113,10 +118,8 @@ func send(reply *answer) error {
 func (a ask) serve(at int) *answer {
 	reply := &answer{fd: -1}
 	fail := func(err error) *answer {
-		num, ok := err.(syscall.Errno)
-		if !ok {
-			num = syscall.EIO
-		}
+		num := syscall.EIO
+		errors.As(err, &num)
 		return &answer{Errno: num, fd: -1}
 	}
 	if a.List {
@@ -175,6 +178,8 @@ func gitfile(at int, name string) string {
 	return string(buf[:n])
 }
 
+// list reads the names of a directory, as many as one answer carries. A name that
+// does not survive JSON is left out, as if it were beyond the limit.
 func list(at int) (names []string, cut bool, err error) {
 	fd, err := unix.Openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -182,12 +187,18 @@ func list(at int) (names []string, cut bool, err error) {
 	}
 	dir := os.NewFile(uintptr(fd), "dir")
 	defer dir.Close()
-	names, err = dir.Readdirnames(maxNames + 1)
-	if err != nil && len(names) == 0 {
-		return nil, false, nil
+	found, err := dir.Readdirnames(maxNames + 1)
+	if err != nil && err != io.EOF {
+		return nil, false, err
 	}
-	if len(names) > maxNames {
-		return names[:maxNames], true, nil
+	room := maxAnswer / 2
+	for _, name := range found {
+		room -= len(name) + 3
+		if len(names) == maxNames || room < 0 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+			cut = true
+			continue
+		}
+		names = append(names, name)
 	}
-	return names, false, nil
+	return names, cut, nil
 }

@@ -1,10 +1,12 @@
 package stage
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -230,6 +232,33 @@ func TestServe(t *testing.T) {
 	slices.Sort(a.Names)
 	if !slices.Equal(a.Names, []string{".git", "a", "link", "out"}) {
 		t.Errorf("names: %+v", a)
+	}
+}
+
+func TestList(t *testing.T) {
+	dir := t.TempDir()
+	for i := range maxNames + 10 {
+		check(t, os.WriteFile(filepath.Join(dir, strings.Repeat("n", 200)+strconv.Itoa(i)), nil, 0o644))
+	}
+	check(t, os.WriteFile(filepath.Join(dir, "bad\xff"), nil, 0o644))
+	check(t, os.WriteFile(filepath.Join(dir, "bad\n"), nil, 0o644))
+	at, err := unix.Open(dir, unix.O_PATH, 0)
+	check(t, err)
+	defer unix.Close(at)
+	a := ask{List: true}.serve(at)
+	text, err := json.Marshal(a)
+	check(t, err)
+	if a.Errno != 0 || !a.Cut || len(a.Names) == 0 || len(text) > maxAnswer {
+		t.Errorf("%d names, cut %v, %d bytes, %v", len(a.Names), a.Cut, len(text), a.Errno)
+	}
+	if slices.ContainsFunc(a.Names, func(n string) bool { return strings.HasPrefix(n, "bad") }) {
+		t.Error("a name that does not survive JSON")
+	}
+	file, err := unix.Open(filepath.Join(dir, a.Names[0]), unix.O_PATH, 0)
+	check(t, err)
+	defer unix.Close(file)
+	if a := (ask{List: true}).serve(file); a.Errno != unix.ENOTDIR {
+		t.Errorf("a file: %v", a.Errno)
 	}
 }
 
