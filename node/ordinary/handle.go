@@ -164,7 +164,11 @@ func (h *handle) Write(_ *vnode.Req, p []byte, off int64) (int, error) {
 // Flush ends the POSIX locks of the closing process (fcntl(2): any close of the
 // file does).
 func (h *handle) Flush(_ *vnode.Req, owner uint64) error {
-	h.node.locks.drop(lockOwner{id: owner})
+	o := lockOwner{id: owner}
+	h.node.locks.drop(o)
+	h.ownersMu.Lock() // processes come and go, the handle may stay for ever
+	delete(h.owners, o)
+	h.ownersMu.Unlock()
 	return nil
 }
 

@@ -30,6 +30,8 @@ type lockTable struct {
 
 // lockFile is used by one request at a time only (mu), but dropped at any.
 type lockFile struct {
+	fs     *FS
+	uid    uint32 // who pays for the descriptor
 	mu     sync.Mutex
 	fd     int
 	closed bool
@@ -46,12 +48,16 @@ const (
 )
 
 // get is the owner's description, opened with the daemon's own rights: the right
-// to lock lies in the handle that the kernel checked.
-func (t *lockTable) get(n *dnode, o lockOwner) (*lockFile, error) {
+// to lock lies in the handle that the kernel checked. Each costs a descriptor, and
+// processes that share a handle are owners each: a uid has so many, then TooMany.
+func (t *lockTable) get(n *dnode, o lockOwner, uid uint32) (*lockFile, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f := t.files[o]; f != nil {
 		return f, nil
+	}
+	if err := n.fs.countLock(uid); err != nil {
+		return nil, err
 	}
 	// Writable where possible, since an owner may take a write lock later and two
 	// descriptions of one owner would conflict. Not so a running program's file.
@@ -60,9 +66,10 @@ func (t *lockTable) get(n *dnode, o lockOwner) (*lockFile, error) {
 		fd, err = beneath.Reopen(n.fd, unix.O_RDONLY|unix.O_NONBLOCK)
 	}
 	if err != nil {
+		n.fs.dropLock(uid)
 		return nil, fault.FromOS("lock", "", err)
 	}
-	f := &lockFile{fd: fd}
+	f := &lockFile{fs: n.fs, uid: uid, fd: fd}
 	if t.files == nil {
 		t.files = map[lockOwner]*lockFile{}
 	}
@@ -89,6 +96,7 @@ func (t *lockTable) drop(o lockOwner) {
 	if !f.closed {
 		f.closed = true
 		unix.Close(f.fd)
+		f.fs.dropLock(f.uid)
 	}
 	f.mu.Unlock()
 	t.wake()
@@ -127,7 +135,7 @@ func (h *handle) SetLock(r *vnode.Req, l vnode.Lock) error {
 	}
 	for retry := minRetry; ; retry = min(2*retry, maxRetry) {
 		free := table.nextFree() // before the try, so that no unlock is missed
-		err := h.tryLock(o, l)
+		err := h.tryLock(o, l, r)
 		if !fault.Is(err, fault.Again) || !l.Wait {
 			return err
 		}
@@ -199,9 +207,13 @@ func (h *handle) remember(o lockOwner) error {
 	return nil
 }
 
-func (h *handle) tryLock(o lockOwner, l vnode.Lock) error {
+func (h *handle) tryLock(o lockOwner, l vnode.Lock, r *vnode.Req) error {
+	uid := h.uid
+	if r != nil {
+		uid = r.UID
+	}
 	for {
-		f, err := h.node.locks.get(h.node, o)
+		f, err := h.node.locks.get(h.node, o, uid)
 		if err != nil {
 			return err
 		}

@@ -248,3 +248,37 @@ func TestSpans(t *testing.T) {
 		}
 	}
 }
+
+// Each owner of a lock costs a descriptor of the daemon's, and a process that
+// inherited a handle is an owner: one uid has so many (notes-security 98).
+func TestLockDescriptorsAreBounded(t *testing.T) {
+	var lim unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) != nil || lim.Cur < 2*maxHandles {
+		t.Skip("too few descriptors")
+	}
+	w, r := newWorld(t), me()
+	h := openRW(t, r, put(t, r, w.home(r), "f", "0123456789", 0o600))
+	alice, bob := &vnode.Req{UID: 2001}, &vnode.Req{UID: 2002}
+	for owner := range uint64(maxHandles) {
+		if err := h.SetLock(alice, posix(owner, unix.F_RDLCK, 0, 0)); err != nil {
+			t.Fatalf("owner %d: %v", owner, err)
+		}
+	}
+	if err := h.SetLock(alice, posix(maxHandles, unix.F_RDLCK, 0, 0)); !fault.Is(err, fault.TooMany) {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := h.SetLock(bob, posix(maxHandles+1, unix.F_RDLCK, 0, 0)); err != nil {
+		t.Errorf("another uid: %v", err)
+	}
+	for owner := range uint64(maxHandles + 2) { // those processes end
+		if err := h.Flush(alice, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(h.owners) > 0 || len(h.node.fs.lockFDs) > 0 {
+		t.Errorf("left: %d owners, descriptors %v", len(h.owners), h.node.fs.lockFDs)
+	}
+	if err := h.SetLock(alice, posix(1, unix.F_WRLCK, 0, 0)); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}

@@ -20,7 +20,8 @@ const (
 	maxOpen = 32 << 10
 	// maxSkip bounds the search for a node that no operation is using.
 	maxSkip = 64
-	// maxHandles is the number of open files of one uid (spec section 4.8).
+	// maxHandles is the number of open files of one uid (spec section 4.8), and of
+	// descriptors that its locks hold.
 	maxHandles = 4096
 )
 
@@ -262,6 +263,28 @@ func (f *FS) dropHandle(uid uint32) {
 	}
 }
 
+// countLock accounts for a lock's descriptor; TooMany above the limit.
+func (f *FS) countLock(uid uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lockFDs[uid] >= maxHandles && uid != 0 {
+		return fault.Newf(fault.TooMany, "uid %d holds locks through %d descriptors", uid, maxHandles)
+	}
+	if f.lockFDs == nil {
+		f.lockFDs = map[uint32]int{}
+	}
+	f.lockFDs[uid]++
+	return nil
+}
+
+func (f *FS) dropLock(uid uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lockFDs[uid]--; f.lockFDs[uid] == 0 {
+		delete(f.lockFDs, uid)
+	}
+}
+
 // openMount is a descriptor that says which file system handles are of; O_PATH
 // does not do.
 func (f *FS) openMount(root int) (err error) {
@@ -274,4 +297,5 @@ type lookupTable struct {
 	nodes   map[inode]*dnode
 	recent  list.List // of the nodes with a descriptor, the last used first
 	handles map[uint32]int
+	lockFDs map[uint32]int
 }
