@@ -20,7 +20,7 @@ func agentCmd(s *State) *cobra.Command {
 		"  ctx agent new helper --tool fs.read\n  ctx agent start coder\n  ctx agent watch coder\n  ctx agent why coder shell.exec",
 		agentNewCmd(s), agentRmCmd(s), agentStartCmd(s), agentStopCmd(s), agentRestartCmd(s),
 		agentStatusCmd(s), agentPSCmd(s), agentEnvCmd(s), agentViewCmd(s), agentWhyCmd(s), agentLogCmd(s),
-		agentWatchCmd(s), agentAttachCmd(s), agentExecCmd(s), agentWaitCmd(s))
+		agentWatchCmd(s), agentAttachCmd(s), agentExecCmd(s), agentWaitCmd(s), agentChildrenCmd(s), agentGrantCmd(s))
 }
 
 func agentStartCmd(s *State) *cobra.Command {
@@ -293,17 +293,25 @@ func agentWhyCmd(s *State) *cobra.Command {
 }
 
 func agentWaitCmd(s *State) *cobra.Command {
-	var state string
+	var state, session string
 	timeout := time.Duration(-1)
 	c := &cobra.Command{
-		Use:     "wait NAME --state S [--timeout D]",
-		Short:   "block until an agent is in a state",
-		Long:    "Block, without polling, until the agent is in a state (start ready busy idle stopping dead). Exit 69 when the time runs out.",
-		Example: "  ctx agent wait coder --state dead --timeout 10s",
-		Args:    argsN(1, 1),
+		Use:   "wait NAME [CHILD] [--state S] [--session S] [--timeout D]",
+		Short: "block until an agent is in a state, or a child has done its work",
+		Long: "Block, without polling, until the agent is in a state (start ready busy idle stopping dead). Exit 69 when the time\n" +
+			"runs out. With CHILD block until what the agent has handed to that child is done, and print the result: exit 0\n" +
+			"done, 1 error, 130 cancelled, 69 when it is still at work. --timeout 0 asks without waiting.",
+		Example: "  ctx agent wait coder --state dead --timeout 10s\n  ctx agent wait architect reviewer --timeout 5m",
+		Args:    argsN(1, 2),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				if state != "" {
+					return usagef("wait for a state, or for a child")
+				}
+				return s.waitChild(args[0], args[1], session, timeout)
+			}
 			if state == "" {
-				return usagef("wait needs --state")
+				return usagef("wait needs --state, or a child")
 			}
 			ms := int64(-1)
 			if timeout >= 0 {
@@ -323,6 +331,7 @@ func agentWaitCmd(s *State) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&state, "state", "", "state to wait for")
+	c.Flags().StringVar(&session, "session", "", "session of the parent (default: the newest with that child)")
 	c.Flags().DurationVar(&timeout, "timeout", -1, "how long; 0 asks without waiting")
 	return c
 }

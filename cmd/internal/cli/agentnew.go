@@ -1,20 +1,13 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"cortexfs/cmd/internal/ctlproto"
 	"cortexfs/node"
-	"cortexfs/node/control"
-	"cortexfs/node/fault"
 )
 
 // newFlags are what `ctx agent new` is told.
@@ -35,7 +28,9 @@ func agentNewCmd(s *State) *cobra.Command {
 			"system agent; agent/NAME and home/UID/agent/NAME say it exactly. --from reads controls from a YAML or\n" +
 			"JSON mapping of control names to texts. --tool declares a tool and adds the agent's\n" +
 			"own rule for it, and one for its shell tsh; the tools' policies must name the agent too before they may\n" +
-			"run, and what is missing there is told.",
+			"run, and what is missing there is told. --parent makes it a child: it has at most what its parents have,\n" +
+			"takes its ids from its parent and may run what its parent may; what is too much is refused (exit 13).\n" +
+			"--temp removes it when it or its parent ends; its sessions stay.",
 		Example: "  ctx agent new helper --tool fs.read --tool fs.list\n  ctx agent new reader --like coder --mount ~/docs /docs ro\n" +
 			"  ctx agent new helper --from helper.yaml",
 	}
@@ -86,76 +81,6 @@ func (s *State) agentNew(name string, mounts [][]string, f newFlags) error {
 	return s.print(made, func(w io.Writer) {
 		fmt.Fprintf(w, "%s/%s.d\n", node.Escape(t.root), node.Escape(made.Ref))
 	})
-}
-
-// readTexts reads control texts from a JSON object.
-func (s *State) readTexts(file string, texts map[string]string) error {
-	var b []byte
-	var err error
-	if file == "-" {
-		b, err = io.ReadAll(io.LimitReader(s.In, 1<<20))
-	} else {
-		b, err = os.ReadFile(file)
-	}
-	if err != nil {
-		return fault.FromOS("read", file, err)
-	}
-	if err := decodeTexts(b, texts); err != nil {
-		return fault.E("read", file, fault.Invalid, err)
-	}
-	for name, text := range texts {
-		e := control.Agent.Lookup(name)
-		if e == nil || !e.Writable() {
-			return fault.E("read", file, fault.Invalid, fmt.Errorf("%q is not a control of an agent that can be written; there are %s",
-				name, strings.Join(writable(), " ")))
-		}
-		if err := e.Judge([]byte(text)); err != nil {
-			return fault.At("check", file+": "+name, err)
-		}
-	}
-	return nil
-}
-
-// decodeTexts reads a YAML or JSON mapping of strings. A scalar is taken as it is
-// written (uid: 1000, approval: ask); a repeated key is an error.
-func decodeTexts(b []byte, texts map[string]string) error {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(b, &doc); err != nil {
-		return fmt.Errorf("neither YAML nor JSON: %w", err)
-	}
-	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
-		return errors.New("expected a mapping of control names to texts")
-	}
-	pairs := doc.Content[0].Content
-	for i := 0; i+1 < len(pairs); i += 2 {
-		key, value := pairs[i], pairs[i+1]
-		if key.Kind != yaml.ScalarNode || value.Kind != yaml.ScalarNode {
-			return fmt.Errorf("line %d: %s: expected one text", value.Line, key.Value)
-		}
-		if _, twice := texts[key.Value]; twice {
-			return fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
-		}
-		text := value.Value
-		if value.Tag == "!!null" {
-			text = ""
-		}
-		if text != "" && !strings.HasSuffix(text, "\n") {
-			text += "\n"
-		}
-		texts[key.Value] = text
-	}
-	return nil
-}
-
-func writable() []string {
-	var names []string
-	for _, e := range control.Agent.Entries() {
-		if e.Writable() {
-			names = append(names, e.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 func agentRmCmd(s *State) *cobra.Command {

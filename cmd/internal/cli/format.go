@@ -28,11 +28,15 @@ func formatPS(w io.Writer, list []ctlproto.PSItem) {
 			byParent[it.Parent] = append(byParent[it.Parent], i)
 		}
 	}
-	shown := make([]bool, len(list))
+	shown, cycle := make([]bool, len(list)), make([]bool, len(list))
 	var walk func(i int, lead, branch string)
 	walk = func(i int, lead, branch string) {
 		shown[i] = true
-		fmt.Fprintf(w, "%s%s%s\n", lead, branch, psLine(list[i]))
+		note := ""
+		if cycle[i] {
+			note = " (its parents form a cycle)"
+		}
+		fmt.Fprintf(w, "%s%s%s%s\n", lead, branch, psLine(list[i]), note)
 		switch branch {
 		case "+- ":
 			lead += "|  "
@@ -60,6 +64,7 @@ func formatPS(w io.Writer, list []ctlproto.PSItem) {
 	}
 	for i := range list { // cycles
 		if !shown[i] {
+			cycle[i] = true
 			walk(i, "", "")
 		}
 	}
@@ -81,6 +86,7 @@ func psLine(it ctlproto.PSItem) string {
 	opt("life", it.Life, "owned")
 	opt("parent_session", it.Session, "")
 	opt("parent_run", it.Run, "")
+	opt("orphan_of", it.Orphan, "")
 	if it.PID > 0 {
 		fmt.Fprintf(&b, " pid=%d", it.PID)
 	}
@@ -119,6 +125,13 @@ func formatStatus(w io.Writer, st ctlproto.Described) {
 	if len(st.Enforced) > 0 {
 		line("enforced", strings.Join(st.Enforced, " "))
 	}
+	for _, g := range st.Grants {
+		void := ""
+		if g.Void {
+			void = " (void)"
+		}
+		fmt.Fprintf(w, "grant: %d %s %s by %s, %s: %s%s\n", g.N, node.Escape(g.Kind), node.Escape(g.Value), node.Escape(g.By), node.Escape(g.At), node.Escape(g.Reason), void)
+	}
 	for _, f := range st.Faults {
 		fmt.Fprintf(w, "fault: %s\n", node.Escape(f))
 	}
@@ -143,7 +156,11 @@ func formatWhy(w io.Writer, rows []ctlproto.WhyRow, v ctlproto.WhyVerdict) {
 		if r.File != "" && r.Line > 0 {
 			place = fmt.Sprintf("%s:%d", place, r.Line)
 		}
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\n", r.Row, node.Escape(r.Name), word, orDash(place), node.Escape(r.Why))
+		why := node.Escape(r.Why)
+		if r.OK && r.Ancestor != "" {
+			why += " (" + node.Escape(r.Ancestor) + ")"
+		}
+		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\n", r.Row, node.Escape(r.Name), word, orDash(place), why)
 	}
 	tw.Flush()
 	writeTrimmed(w, table.String())

@@ -27,6 +27,7 @@ func TestFormatPS(t *testing.T) {
 		}),
 		ps("agent/helper", "ready", "agent/coder", func(p *ctlproto.PSItem) { p.Life, p.PID = "temp", 102 }),
 		ps("agent/lost", "dead", "agent/nobody"),
+		ps("agent/orphan", "dead", "", func(p *ctlproto.PSItem) { p.Orphan = "gone\x1b" }),
 		ps("agent/loop-a", "dead", "agent/loop-b"),
 		ps("agent/loop-b", "dead", "agent/loop-a"),
 		{Agent: ctlproto.Agent{Ref: "home/1000/agent/mine", Name: "mine", State: "dead"}, Model: "main", Life: "owned"},
