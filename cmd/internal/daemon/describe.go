@@ -197,7 +197,7 @@ func (o *op) view(q *ctlproto.View) error {
 		}
 	}
 	if u := o.m.lookup(obj.Key()); u != nil {
-		if r := u.current(); r != nil {
+		if r := u.current(); r != nil && o.reach(obj.Key(), r) == nil {
 			return o.mountItems(r.box.Table)
 		}
 	}

@@ -11,10 +11,10 @@ import (
 
 // dryRun does everything of a start up to the mounts.
 func (o *op) dryRun(ctx context.Context, obj *agent.Object, p place) (any, error) {
-	if faults := obj.StartFaults(); len(faults) > 0 {
-		return nil, faultsError(faults)
+	cfg, err := judged(obj)
+	if err != nil {
+		return nil, err
 	}
-	cfg := obj.Config()
 	if err := o.w.makeHomes(cfg); err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func (o *op) do(ctx context.Context, q ctlproto.Request) (any, error) {
 	case *ctlproto.Children:
 		return nil, o.children(q)
 	case *ctlproto.Reload:
-		return nil, o.w.st.Reload()
+		return nil, o.reload()
 	case *ctlproto.Bootstrap:
 		return o.bootstrap(q)
 	case *ctlproto.Exec:
@@ -111,6 +111,24 @@ func (o *op) own(ref string) (*agent.Object, *agent.Config, error) {
 
 func (o *op) mine(cfg *agent.Config) bool {
 	return o.by.Root || cfg.OwnerOK && cfg.Owner == o.by.UID
+}
+
+// reach is for what happens inside a running sandbox. That has the ids and files
+// of whoever owned the agent when it was started; an owner since then stops it
+// first.
+func (o *op) reach(k agent.Key, r *running) error {
+	if o.by.Root || r.owner == o.by.UID {
+		return nil
+	}
+	return fault.E("agent", k.String(), fault.Access, fmt.Errorf("it runs as it was started, for uid %d; stop it and start it anew", r.owner))
+}
+
+// reload is for who can edit the store, which is root: it reads everything again.
+func (o *op) reload() error {
+	if !o.by.Root {
+		return fault.Newf(fault.Access, "only root edits the store and reloads it")
+	}
+	return o.w.st.Reload()
 }
 
 // named is an agent as answers name it.
@@ -164,6 +182,9 @@ func (o *op) terminal(ref, session string) (any, error) {
 	}
 	if r == nil {
 		return nil, fault.E("terminal", obj.Key().String(), fault.Unavailable, fmt.Errorf("it does not run; start it with: ctx agent start %s", ref))
+	}
+	if err := o.reach(obj.Key(), r); err != nil {
+		return nil, err
 	}
 	if session != "" && session != r.want.Session {
 		return nil, fault.E("terminal", obj.Key().String(), fault.NotExist, fmt.Errorf("it runs session %s, not %s", r.want.Session, session))
@@ -235,6 +256,9 @@ func (o *op) exec(ctx context.Context, q *ctlproto.Exec) (any, error) {
 	}
 	if r == nil {
 		return nil, fault.E("exec", obj.Key().String(), fault.Unavailable, fmt.Errorf("it does not run; start it with: ctx agent start %s", q.Agent))
+	}
+	if err := o.reach(obj.Key(), r); err != nil {
+		return nil, err
 	}
 	res, err := r.client.Run(ctx, agentd.RunRequest{Argv: q.Argv, Cwd: q.CWD, Timeout: time.Duration(q.TimeoutMS) * time.Millisecond})
 	if err != nil {

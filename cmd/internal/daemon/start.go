@@ -135,10 +135,11 @@ func (l *attempt) rollBack() {
 // bringUp takes the steps of spec 10.1. On an error nothing is left running or
 // mounted.
 func (u *unit) bringUp(ctx context.Context, o *agent.Object, p place, by caller) (_ *running, err error) {
-	if faults := o.StartFaults(); len(faults) > 0 {
-		return nil, faultsError(faults)
+	w := u.m.w
+	cfg, err := judged(o)
+	if err != nil {
+		return nil, err
 	}
-	w, cfg := u.m.w, o.Config()
 	if err := u.m.mayRun(cfg.Owner); err != nil {
 		return nil, err
 	}
@@ -195,6 +196,21 @@ func (u *unit) bringUp(ctx context.Context, o *agent.Object, p place, by caller)
 	u.set(node.Ready, r, "")
 	go r.follow()
 	return r, nil
+}
+
+// judged is the Config of a start, without faults: exactly the texts that were
+// judged. An owner who writes at that moment starts nothing unjudged.
+func judged(o *agent.Object) (*agent.Config, error) {
+	for range 16 {
+		gen := o.Gen()
+		if faults := o.StartFaults(); len(faults) > 0 {
+			return nil, faultsError(faults)
+		}
+		if cfg := o.Config(); cfg.Gen == gen {
+			return cfg, nil
+		}
+	}
+	return nil, fault.E("start", o.Key().String(), fault.Again, errors.New("its controls are being written without a pause"))
 }
 
 // faultsError lists every fault of a start.
