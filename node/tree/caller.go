@@ -73,12 +73,13 @@ func (t *Tree) groups(r *vnode.Req) []uint32 {
 	if t.o.Groups != nil {
 		return t.o.Groups(r)
 	}
-	return groupsOf(r.TID)
+	return groupsOf(r.TID, r.UID)
 }
 
-// groupsOf reads the supplementary groups of a thread; none if it is not to be
-// seen.
-func groupsOf(tid uint32) []uint32 {
+// groupsOf reads the supplementary groups of a thread that acts as uid; none if it
+// is not to be seen, or acts as somebody else: then the request has its ids from
+// elsewhere (an overlay's mounter), and the thread's groups are not theirs.
+func groupsOf(tid, uid uint32) []uint32 {
 	if tid == 0 {
 		return nil
 	}
@@ -87,6 +88,11 @@ func groupsOf(tid uint32) []uint32 {
 		return nil
 	}
 	for sc := bufio.NewScanner(bytes.NewReader(text)); sc.Scan(); {
+		if ids, ok := strings.CutPrefix(sc.Text(), "Uid:"); ok { // the fourth is the fsuid
+			if f := strings.Fields(ids); len(f) != 4 || f[3] != strconv.FormatUint(uint64(uid), 10) {
+				return nil
+			}
+		}
 		rest, ok := strings.CutPrefix(sc.Text(), "Groups:")
 		if !ok {
 			continue
