@@ -112,6 +112,8 @@ func TestSpecRefused(t *testing.T) {
 	}{
 		"uid 0":          {func(s *Spec) { s.UID, s.Owner, s.Caller.UID = 0, 0, 0 }, 13, "uid", "no agent runs with uid 0"},
 		"gid 0":          {func(s *Spec) { s.GID = 0 }, 13, "gid", "no agent runs with gid 0"},
+		"gid -1":         {func(s *Spec) { s.GID = 1<<32 - 1 }, 13, "gid", "no agent runs with gid 4294967295"},
+		"uid -1":         {func(s *Spec) { s.UID, s.Owner, s.Caller.UID = 1<<32-1, 1<<32-1, 1<<32-1 }, 13, "uid", "no agent runs with uid 4294967295"},
 		"group 0":        {func(s *Spec) { s.Groups = []uint32{3001, 0} }, 13, "groups", "group 0"},
 		"other's uid":    {func(s *Spec) { s.UID = 2002 }, 13, "uid", "needs iso=uid"},
 		"userns":         {func(s *Spec) { s.Iso = IsoUserNS }, 69, "iso", "iso=userns is not available"},

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -72,11 +73,15 @@ func (s Spec) checkIdentity(add report) {
 	default:
 		add(step, "iso", 0, fault.Invalid, "", "%q is no identity mode", s.Iso)
 	}
-	if s.UID == 0 {
-		add(step, "uid", 0, fault.Perm, "write another uid", "no agent runs with uid 0")
+	// The greatest number means "leave it" to setresuid(2): it names nobody.
+	if s.UID == 0 || s.UID == math.MaxUint32 {
+		add(step, "uid", 0, fault.Perm, "write another uid", "no agent runs with uid %d", s.UID)
 	}
-	if s.GID == 0 {
-		add(step, "gid", 0, fault.Perm, "write another gid", "no agent runs with gid 0")
+	if s.GID == 0 || s.GID == math.MaxUint32 {
+		add(step, "gid", 0, fault.Perm, "write another gid", "no agent runs with gid %d", s.GID)
+	}
+	if s.Owner == math.MaxUint32 {
+		add(step, "owner", 0, fault.Perm, "write the owner", "its owner is not known")
 	}
 	for i, g := range s.Groups {
 		if g == 0 {

@@ -67,9 +67,14 @@ func (s *stager) identity() error {
 	if _, _, num := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(id.UID), uintptr(id.UID), uintptr(id.UID)); num != 0 {
 		return fmt.Errorf("setresuid: %w", num)
 	}
+	// Number -1 means "leave it" to these calls, and 0 is nobody's here.
 	uid, euid, suid := unix.Getresuid()
 	if want := int(id.UID); uid != want || euid != want || suid != want || want == 0 {
 		return fmt.Errorf("uid is %d %d %d, not %d", uid, euid, suid, want)
+	}
+	gid, egid, sgid := unix.Getresgid()
+	if want := int(id.GID); gid != want || egid != want || sgid != want || want == 0 {
+		return fmt.Errorf("gid is %d %d %d, not %d", gid, egid, sgid, want)
 	}
 	return nil
 }
