@@ -16,7 +16,7 @@ type Requests interface {
 	Flush()
 	Run(RunMsg)
 	Kill(id uint32)
-	Go(id uint32)
+	Go(GoMsg)
 	Feed(id uint32, p []byte) // the callee keeps the slice; empty: the end
 	Terminate(grace time.Duration)
 }
@@ -63,7 +63,11 @@ func (g *Guest) Serve(r Requests) error {
 		case Kill:
 			r.Kill(binary.BigEndian.Uint32(data))
 		case Go:
-			r.Go(binary.BigEndian.Uint32(data))
+			var m GoMsg
+			if err := decode(kind, data, &m); err != nil {
+				return err
+			}
+			r.Go(m)
 		case Feed:
 			r.Feed(binary.BigEndian.Uint32(data), data[4:])
 		case Terminate:

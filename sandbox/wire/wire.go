@@ -16,7 +16,7 @@
 //	 ◄── output ──────────────────────
 //	 ─── run{id,argv,…}, kill id ─────►
 //	 ◄── opened id ──────────────────── a held program is open and is not run yet
-//	 ─── go id ───────────────────────► run what is open
+//	 ─── go{id,args,…} ──────────────► run what is open
 //	 ─── feed id, bytes ──────────────► standard input; without bytes its end
 //	 ◄── data{id,stream,bytes}, done{id,code,…}
 //	 ─── terminate{grace} ────────────►
@@ -86,7 +86,7 @@ var fromGuest = map[Kind][2]int{
 
 var fromHost = map[Kind][2]int{
 	Start: {2, MaxControl}, Input: {1, MaxData}, Size: {4, 4}, Flush: {0, 0},
-	Run: {2, MaxControl}, Kill: {4, 4}, Go: {4, 4}, Feed: {4, 4 + MaxData}, Terminate: {4, 4},
+	Run: {2, MaxControl}, Kill: {4, 4}, Go: {2, MaxControl}, Feed: {4, 4 + MaxData}, Terminate: {4, 4},
 }
 
 // HelloMsg is the guest's first frame.
@@ -129,7 +129,18 @@ type RunMsg struct {
 	// Exact: Argv[0] is an absolute path that is opened without following a link
 	// at its end, and what is executed is that open file (spec section 8, row 8).
 	Exact bool `json:"exact,omitempty"`
-	Held  bool `json:"held,omitempty"` // with Exact: say that it is open, and wait for Go
+	// Held, with Exact: say that it is open, and wait for Go, which says the rest.
+	Held bool `json:"held,omitempty"`
+}
+
+// GoMsg lets a held program run.
+type GoMsg struct {
+	ID      uint32   `json:"id"`
+	Args    []string `json:"args,omitempty"` // after Argv[0]
+	Env     []string `json:"env,omitempty"`
+	Stdin   bool     `json:"stdin,omitempty"`
+	Timeout int64    `json:"timeout_ms"`
+	Limit   int      `json:"limit"`
 }
 
 // DoneMsg says how a command ended.
