@@ -407,7 +407,8 @@ func TestHeldProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	held := wire.RunMsg{Argv: []string{tool, "word"}, Exact: true, Held: true, Stdin: true, Timeout: deadline.Milliseconds(), Limit: 1024, Env: []string{"CTX_TOOL=t"}}
+	held := wire.RunMsg{Argv: []string{tool}, Exact: true, Held: true}
+	word := wire.GoMsg{Args: []string{"word"}, Stdin: true, Timeout: deadline.Milliseconds(), Limit: 1024, Env: []string{"CTX_TOOL=t"}}
 	for i := range 20 {
 		put(tool, "#!/bin/sh\necho right $1 $CTX_TOOL; cat\n")
 		put(other, "#!/bin/sh\necho wrong\n")
@@ -426,7 +427,7 @@ func TestHeldProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(c.Go(), c.Feed([]byte("fed\n")), c.Feed(nil)); err != nil {
+		if err := errors.Join(c.Go(word), c.Feed([]byte("fed\n")), c.Feed(nil)); err != nil {
 			t.Fatal(err)
 		}
 		read, rerr := io.ReadAll(c.Stdout(ctx))

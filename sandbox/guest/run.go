@@ -24,9 +24,8 @@ const (
 type command struct {
 	kill chan struct{} // closed when the host wants it gone
 	once sync.Once
-	run  chan struct{} // closed when a held one may run
-	went sync.Once
-	in   *feed // standard input; nil: none
+	run  chan wire.GoMsg // a held one gets the word of the host, once
+	in   *feed           // standard input; used where it is asked for
 }
 
 // feed is standard input that waits for its command. The host bounds it.
@@ -78,10 +77,7 @@ func (f *feed) pump(w *os.File) {
 
 func (r *requests) Run(m wire.RunMsg) {
 	g := (*guest)(r)
-	c := &command{kill: make(chan struct{}), run: make(chan struct{})}
-	if m.Stdin {
-		c.in = newFeed()
-	}
+	c := &command{kill: make(chan struct{}), run: make(chan wire.GoMsg, 1), in: newFeed()}
 	g.mu.Lock()
 	g.runs[m.ID] = c
 	g.mu.Unlock()
@@ -104,12 +100,15 @@ func (r *requests) Kill(id uint32) {
 	}
 }
 
-func (r *requests) Go(id uint32) {
+func (r *requests) Go(m wire.GoMsg) {
 	g := (*guest)(r)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c := g.runs[id]; c != nil {
-		c.went.Do(func() { close(c.run) })
+	if c := g.runs[m.ID]; c != nil {
+		select {
+		case c.run <- m:
+		default:
+		}
 	}
 }
 
@@ -117,7 +116,7 @@ func (r *requests) Feed(id uint32, p []byte) {
 	g := (*guest)(r)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c := g.runs[id]; c != nil && c.in != nil {
+	if c := g.runs[id]; c != nil {
 		c.in.add(p)
 	}
 }
@@ -135,8 +134,9 @@ func (p *program) close() {
 	}
 }
 
-// program finds the command, and with Held waits for the word of the host.
-func (g *guest) program(c *command, m wire.RunMsg) (*program, error) {
+// program finds the command, and with Held waits for the word of the host, which
+// completes m.
+func (g *guest) program(c *command, m *wire.RunMsg) (*program, error) {
 	if !m.Exact {
 		path, err := lookPath(m.Argv)
 		return &program{path: path}, err
@@ -157,7 +157,9 @@ func (g *guest) program(c *command, m wire.RunMsg) (*program, error) {
 	}
 	g.wire.Opened(m.ID)
 	select {
-	case <-c.run:
+	case w := <-c.run:
+		m.Argv = append(m.Argv[:1:1], w.Args...)
+		m.Env, m.Stdin, m.Timeout, m.Limit = w.Env, w.Stdin, w.Timeout, w.Limit
 		return p, nil
 	case <-c.kill:
 		p.close()
@@ -166,8 +168,8 @@ func (g *guest) program(c *command, m wire.RunMsg) (*program, error) {
 }
 
 // input is descriptor 0 of a command, and the end that is written to, if any.
-func (c *command) input() (r, w *os.File, err error) {
-	if c.in == nil {
+func (c *command) input(fed bool) (r, w *os.File, err error) {
+	if !fed {
 		r, err = os.Open("/dev/null")
 		return r, nil, err
 	}
@@ -185,12 +187,12 @@ func environment(m *wire.RunMsg) []string {
 // command runs one command in a process group of its own, without a terminal,
 // and forwards what it writes.
 func (g *guest) command(c *command, m wire.RunMsg) wire.DoneMsg {
-	prog, err := g.program(c, m)
+	prog, err := g.program(c, &m)
 	if err != nil {
 		return refused(err)
 	}
 	defer prog.close()
-	stdin, fed, err := c.input()
+	stdin, fed, err := c.input(m.Stdin)
 	if err != nil {
 		return refused(err)
 	}

@@ -12,10 +12,9 @@ import (
 // Command is one command that the guest works on. Its methods are safe for
 // concurrent use.
 type Command struct {
-	h     *Host
-	id    uint32
-	held  bool
-	limit int
+	h    *Host
+	id   uint32
+	held bool
 
 	opened chan struct{} // closed when a held program is open
 	end    chan struct{} // closed with done
@@ -25,6 +24,8 @@ type Command struct {
 	out, errOut []byte
 	more        chan struct{} // closed and renewed when out has grown
 	over        bool          // there will be no more output
+	limit       int           // of each stream; of a held one 0 before Go
+	going       bool          // a held one was let go
 	isOpen      bool
 	done        DoneMsg
 	fed         int
@@ -86,8 +87,21 @@ func (c *Command) Opened(ctx context.Context) (bool, error) {
 	}
 }
 
-// Go lets a held command run.
-func (c *Command) Go() error { return c.h.send(frame(Go, u32(c.id))) }
+// Go lets a held command run, once.
+func (c *Command) Go(m GoMsg) error {
+	m.ID = c.id
+	b := frameJSON(Go, m)
+	if len(b) > MaxControl {
+		return fault.Newf(fault.TooBig, "command of %d bytes", len(b))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isOpen || c.going {
+		return fault.Newf(fault.Invalid, "the command is not held")
+	}
+	c.going, c.limit = true, m.Limit
+	return c.h.send(b)
+}
 
 // Kill ends the command: SIGTERM to its process group, SIGKILL after a grace of
 // the guest. A held one is dropped.
@@ -194,7 +208,7 @@ func (h *Host) runData(data []byte) error {
 	default:
 		return violation("output stream %d", data[4])
 	}
-	if c.over || c.held && !c.isOpen {
+	if c.over || c.held && !c.going {
 		return violation("output of a command that does not run")
 	}
 	if len(*into)+len(data)-5 > c.limit {

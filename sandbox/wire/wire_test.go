@@ -124,7 +124,7 @@ func (s *slowGuest) Run(m RunMsg) {
 	s.g.Done(DoneMsg{ID: m.ID, Code: 4})
 }
 func (s *slowGuest) Kill(uint32)             {}
-func (s *slowGuest) Go(uint32)               {}
+func (s *slowGuest) Go(GoMsg)                {}
 func (s *slowGuest) Feed(uint32, []byte)     {}
 func (s *slowGuest) Terminate(time.Duration) {}
 func (s *slowGuest) Input(p []byte) {
