@@ -49,6 +49,9 @@ const (
 // set, whatever a line says.
 type Row = stage.Row
 
+// Within is what bounds a row of a child.
+type Within = stage.Within
+
 // Refusal is a directory that is never handed over (spec 10.3): no source may
 // be it, contain it or lie in it.
 type Refusal = stage.Refusal

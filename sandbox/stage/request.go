@@ -30,6 +30,8 @@ type Row struct {
 	Caller    bool   `json:"caller,omitempty"`   // opened with the caller's ids, not the owner's
 	Handover  bool   `json:"handover,omitempty"` // /workspace, /home/agent: idmapped owner→agent where that applies
 	Home      bool   `json:"home,omitempty"`     // the agent's own home: session, log, root inside are read-only; missing mount points may be made
+
+	Within []Within `json:"within,omitempty"` // of a child, kind Host: what bounds it
 }
 
 // Control is the name under which messages show the row's origin.

@@ -168,6 +168,9 @@ func (s *stager) openForeign(src *source) error {
 	if err := s.judge(src); err != nil {
 		return err
 	}
+	if err := s.bounded(src, who); err != nil {
+		return err
+	}
 	for _, path := range s.guard.below(src.loc.host) {
 		s.warn("%s line %d: the listening socket %s lies below %s; the agent can talk to it", src.Control(), src.Line, path, src.Source)
 	}

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -173,4 +175,52 @@ func itoaU(n uint32) string {
 		b = append([]byte{byte('0' + n%10)}, b...)
 	}
 	return string(b)
+}
+
+// TestComposeChild: what bounds a child's lines is told to whoever opens them, for
+// each ancestor; a part of a parent's home is handed on from the store; and shared
+// data follows the ancestors' rules.
+func TestComposeChild(t *testing.T) {
+	w, _ := testWorld(t)
+	table := func(name, more string) string {
+		return "/ctx\t/ctx\tro\trbind,nosuid,nodev\n" + fmt.Sprintf("/ctx/home/%d/agent/%s\t/home/agent\trw\trbind,nosuid,nodev\n", w.uid, name) + more
+	}
+	top := newAgent(t, w, "top", w.uid, map[string]string{"mount": table("top", "/srv/work\t/work\trw\trbind,nosuid,nodev\n")})
+	if err := w.makeHomes(top.Config()); err != nil {
+		t.Fatal(err)
+	}
+	adopt(t, w, "mid", "top", map[string]string{"mount": table("mid", "/srv/work/a\t/a\trw\trbind,nosuid,nodev\n")})
+	low := adopt(t, w, "low", "mid", map[string]string{"mount": table("low",
+		"/srv/work/a/b\t/b\tro\tbind,nosuid,nodev\n"+fmt.Sprintf("/ctx/home/%d/agent/top/data\t/theirs\tro\trbind,nosuid,nodev\n", w.uid))})
+	if _, err := composeFor(t, w, low, place{Session: "s"}); !fault.Is(err, fault.Perm) {
+		t.Errorf("the parent does not see its own parent's home: %v", err)
+	}
+	if err := low.Store().Put("mount", []byte(table("low",
+		"/srv/work/a/b\t/b\tro\tbind,nosuid,nodev\n"+fmt.Sprintf("/ctx/home/%d/agent/mid/data\t/theirs\tro\trbind,nosuid,nodev\n", w.uid)))); err != nil {
+		t.Fatal(err)
+	}
+	mid, err := w.agents.Lookup(agent.System("mid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.makeHomes(mid.Config()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := composeFor(t, w, low, place{Session: "s", Workspace: "/srv/other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []sandbox.Within{{Agent: "mid", Source: "/srv/work/a", Recursive: true}, {Agent: "top", Source: "/srv/work", Recursive: true}}
+	if r := row(c, "/b"); r == nil || !slices.Equal(r.Within, want) {
+		t.Errorf("/b: %+v", r)
+	}
+	if r := row(c, "/theirs"); r == nil || r.Kind != sandbox.Store || r.RW || r.Home || c.store[r.Store] == nil {
+		t.Errorf("/theirs: %+v", r)
+	}
+	if r := row(c, "/home/agent"); r == nil || !r.Home || len(r.Within) != 0 {
+		t.Errorf("/home/agent: %+v", r)
+	}
+	if r := row(c, "/workspace"); r == nil || len(r.Within) != 0 {
+		t.Errorf("what a person hands over at the start is the person's: %+v", r)
+	}
 }

@@ -45,6 +45,9 @@ type composer struct {
 	cfg  *agent.Config
 	out  composed
 	home string // durable path of the agent's own home: home/UID/agent/NAME
+
+	above  map[string]bool             // durable paths of the homes of its ancestors
+	within map[string][]sandbox.Within // by target: what bounds the line of a child
 }
 
 // compose says what the sandbox is to be: identity, environment, mount table.
@@ -78,6 +81,9 @@ func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err
 	if !w.root {
 		c.out.spec.Groups = w.groups
 	}
+	if err := c.bounds(); err != nil {
+		return nil, err
+	}
 	for _, l := range cfg.Mounts {
 		if err := c.line(l); err != nil {
 			return nil, err
@@ -93,6 +99,35 @@ func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err
 }
 
 func (c *composer) add(r sandbox.Row) { c.out.spec.Rows = append(c.out.spec.Rows, r) }
+
+// bounds finds out what the lines of a child are held to when their sources are
+// opened.
+func (c *composer) bounds() error {
+	o, err := c.w.agents.Lookup(c.cfg.Key)
+	if err != nil {
+		return err
+	}
+	lines, err := o.Origins()
+	if err != nil {
+		return err
+	}
+	c.above, c.within = map[string]bool{}, map[string][]sandbox.Within{}
+	above := o.Family().Above
+	for _, a := range above {
+		c.above[strings.TrimPrefix(a.StateDir(), node.Root+"/")] = true
+	}
+	for _, from := range lines {
+		for i, l := range from {
+			if l.Own || l.Granted || i >= len(above) {
+				continue
+			}
+			c.within[l.Line.Target] = append(c.within[l.Line.Target], sandbox.Within{
+				Agent: above[i].Key.Name, Source: l.From.Source, Recursive: l.From.Recursive,
+			})
+		}
+	}
+	return nil
+}
 
 // line is one line of the mount table.
 func (c *composer) line(l control.MountLine) error {
@@ -112,7 +147,7 @@ func (c *composer) line(l control.MountLine) error {
 	case strings.HasPrefix(l.Source, node.Root+"/"):
 		return c.treeLine(row, strings.TrimPrefix(l.Source, node.Root+"/"))
 	}
-	row.Kind = sandbox.Host
+	row.Kind, row.Within = sandbox.Host, c.within[row.Target]
 	c.add(row)
 	return nil
 }
@@ -125,6 +160,8 @@ func (c *composer) treeLine(row sandbox.Row, rel string) error {
 	case rel == c.home || strings.HasPrefix(rel, c.home+"/"):
 		row.Home = rel == c.home
 		return c.stored(row, rel)
+	case len(parts) > 4 && c.above[strings.Join(parts[:4], "/")]:
+		return c.stored(row, rel) // a part of a parent's home, handed on
 	case parts[0] == "shared" && len(parts) >= 2:
 		return c.sharedLine(row, parts)
 	}
