@@ -45,16 +45,16 @@ func (t *Table) childTexts(k Key, owner uint32, texts map[string][]byte) error {
 		return err
 	}
 	pc := po.Config()
-	if pc.UID == NoID || pc.GID == NoID {
-		return fault.E("", k.TreeDir()+"/parent", fault.Perm, fmt.Errorf("the ids of agent %s are not known", p.Agent))
-	}
 	set := func(name, text string) {
 		if texts[name] == nil {
 			texts[name] = []byte(text + "\n")
 		}
 	}
-	set("uid", fmt.Sprint(pc.UID))
-	set("gid", fmt.Sprint(pc.GID))
+	for name, id := range map[string]uint32{"uid": pc.UID, "gid": pc.GID} {
+		if id != NoID { // else neither of them starts before somebody writes it
+			set(name, fmt.Sprint(id))
+		}
+	}
 	if pc.Iso != "" {
 		set("iso", pc.Iso)
 	}

@@ -97,13 +97,9 @@ func (r *session) did(would, done, what string) {
 	r.say("%s %s", done, what)
 }
 
-func (r *session) skip(what, reason string) {
-	if r.o.DryRun {
-		r.say("would_skip %s (%s)", what, reason)
-		return
-	}
-	r.say("skipped %s (%s)", what, reason)
-}
+// skip reports what is left alone. The word is the same in a dry run and in a real
+// one: it is a person who would have to do something.
+func (r *session) skip(what, reason string) { r.say("would_skip %s (%s)", what, reason) }
 
 func (r *session) all() error {
 	old, oldText, err := r.readState()

@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -246,7 +247,7 @@ func TestRetiredBaseIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines, _ := run(t, o, false)
-		found := slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "skipped agent/base (") })
+		found := slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "would_skip agent/base (") })
 		if !found {
 			t.Errorf("%s: %q", name, lines)
 		}
@@ -285,5 +286,86 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	if o2, err := OpenStore(filepath.Join(dir, "store"), os.Geteuid() == 0); err == nil {
 		o2.Close()
 		t.Error("a store that is served was opened")
+	}
+}
+
+// TestAnyOwner: the reference agents of root, of an account and of a uid that no
+// account has can all be started, as far as their controls say; twice in a row
+// nothing changes.
+func TestAnyOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes agents for others")
+	}
+	for _, owner := range []uint32{0, 1, 4242424} {
+		dir := t.TempDir()
+		o := open(t, dir)
+		for i, want := range []bool{true, false} {
+			lines, changed, err := o.Run(Options{Owner: owner})
+			if err != nil || changed != want {
+				t.Errorf("uid %d, run %d: %v %v %q", owner, i, changed, err, lines)
+			}
+		}
+		for _, name := range []string{"architect", "coder", "reviewer"} {
+			obj, err := o.Agents.Lookup(agent.System(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := obj.Config()
+			if c.Owner != owner || c.UID == 0 || c.GID == 0 || c.UID != config(t, o, "architect").UID || c.GID != config(t, o, "architect").GID {
+				t.Errorf("uid %d: %s has owner %d uid %d gid %d", owner, name, c.Owner, c.UID, c.GID)
+			}
+			for _, f := range obj.StartFaults() {
+				// An account that is not there is in no group, not even its own.
+				if owner != 4242424 || !strings.HasSuffix(f.Path, "/gid") {
+					t.Errorf("uid %d: %s: %v", owner, name, f)
+				}
+			}
+		}
+		o.Close()
+	}
+}
+
+// TestCrashInTheMiddle: whatever the run that was killed had made, the next one
+// makes the rest, overwrites nothing, and the state file is last.
+func TestCrashInTheMiddle(t *testing.T) {
+	whole := t.TempDir()
+	o := open(t, whole)
+	run(t, o, false)
+	o.Close()
+	want := files(t, whole)
+	for stop := 1; ; stop++ {
+		dir := t.TempDir()
+		o := open(t, dir)
+		n := 0
+		find := o.Find
+		o.Find = func(name string) (string, error) {
+			if n++; n == stop {
+				return "", errors.New("killed")
+			}
+			return find(name)
+		}
+		_, _, err := o.Run(Options{Owner: uint32(os.Geteuid())})
+		made := files(t, dir)
+		if err == nil {
+			o.Close()
+			return // it never came that far: all steps were tried
+		}
+		if _, err := o.Store.StatFile(StateFile); !fault.Is(err, fault.NotExist) {
+			t.Errorf("stopped at %d: the state file is there: %v", stop, err)
+		}
+		o.Find = find
+		if _, changed := run(t, o, false); !changed {
+			t.Errorf("stopped at %d: nothing left to do", stop)
+		}
+		again := files(t, dir)
+		for p, text := range made {
+			if again[p] != text {
+				t.Errorf("stopped at %d: %s was written again", stop, p)
+			}
+		}
+		if len(again) != len(want) {
+			t.Errorf("stopped at %d: %d files, a run in one has %d", stop, len(again), len(want))
+		}
+		o.Close()
 	}
 }

@@ -128,9 +128,10 @@ func (r *session) ensureAgent(a refAgent) error {
 	}
 	if a.parent != "" {
 		texts["parent"] = []byte("agent:" + a.parent + "\n")
-		if err := r.inherit(a.parent, texts); err != nil {
-			return err
-		}
+	}
+	// An owner without an account has no primary group that could be a default.
+	if _, known := r.Users.User(r.o.Owner); !known && r.o.Owner != 0 && r.Agents.Options().Root {
+		texts["gid"] = fmt.Appendf(nil, "%d\n", r.o.Owner)
 	}
 	o, err := r.Agents.Create(key, agent.CreateOptions{Writer: agent.Writer{Root: true}, Owner: r.o.Owner, Texts: texts})
 	if err != nil {
@@ -140,22 +141,6 @@ func (r *session) ensureAgent(a refAgent) error {
 	if r.Ordinary != nil && c.OwnerOK {
 		return r.makeHome(c.Owner, a.name)
 	}
-	return nil
-}
-
-// inherit gives a child of root's the ids of its parent, which for such agents
-// come from a pool (spec section 17: uid and gid equal the parent's).
-func (r *session) inherit(parent string, texts map[string][]byte) error {
-	if r.o.Owner != 0 {
-		return nil
-	}
-	o, err := r.Agents.Lookup(agent.System(parent))
-	if err != nil {
-		return fault.At("look up", "agent/"+parent, err)
-	}
-	c := o.Config()
-	texts["uid"] = fmt.Appendf(nil, "%d\n", c.UID)
-	texts["gid"] = fmt.Appendf(nil, "%d\n", c.GID)
 	return nil
 }
 
