@@ -56,6 +56,9 @@ func (t *Table) create(k Key, o CreateOptions) (*Object, error) {
 	if err := t.capture(k, o.Writer); err != nil {
 		return nil, err
 	}
+	if other, ok := t.twin(k, o.Owner); ok && !o.Writer.Root {
+		return nil, fault.E("", "", fault.Exist, fmt.Errorf("%s has its state directory", other))
+	}
 	texts, label, err := t.firstTexts(k, o)
 	if err != nil {
 		return nil, err
@@ -77,6 +80,24 @@ func (t *Table) create(k Key, o CreateOptions) (*Object, error) {
 	}
 	t.countBirth(birth)
 	return t.Lookup(k)
+}
+
+// twin is the agent of the other tier that has the same owner and name, and so the
+// same state directory: a second agent would read the sessions of the first and
+// write its files, whatever their labels are. Root may make one all the same.
+func (t *Table) twin(k Key, owner uint32) (Key, bool) {
+	if !k.Home {
+		other := InHome(owner, k.Name)
+		_, err := t.Lookup(other)
+		return other, err == nil
+	}
+	other := System(k.Name)
+	o, err := t.Lookup(other)
+	if err != nil {
+		return other, false
+	}
+	c := o.Config()
+	return other, c.OwnerOK && c.Owner == owner
 }
 
 // firstTexts are the texts that a new agent gets, and its label type.
