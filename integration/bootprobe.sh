@@ -81,7 +81,7 @@ service)
 	want 0 systemctl stop cortexfs.service
 	until_true test ! -d "/proc/$a" || fail "coder outlives systemctl stop"
 	until_true bash -c '! grep -q "fuse.cortexfs" /proc/self/mountinfo' || fail "mounted after stop: $(grep fuse.cortexfs /proc/self/mountinfo)"
-	[ -z "$(pgrep -x '(cortexfs|ctxagent|ctxterm|bwrap)')" ] || fail "processes after stop: $(pgrep -ax '(cortexfs|ctxagent|ctxterm|bwrap)')"
+	[ -z "$(pgrep -f '^(/usr/bin/cortexfs|/usr/bin/ctxagent|/usr/bin/bwrap|/run/cortexfs/ctxterm)')" ] || fail "processes after stop: $(pgrep -af 'cortexfs|ctxagent|bwrap')"
 	end service
 	;;
 before-broken)

@@ -85,7 +85,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 func TestSpecCommands(t *testing.T) {
 	want := []string{
 		"status", "version", "ls", "cat", "set", "append", "edit", "reset", "file check", "file list", "file help", "file type",
-		"which agent", "which tool", "env", "doctor", "bootstrap", "up", "down", "reload", "policy check", "completion",
+		"which agent", "which tool", "env", "doctor", "bootstrap", "up", "down", "reload", "policy check", "completion", "man",
 		"agent new", "agent start", "agent stop", "agent restart", "agent status", "agent ps", "agent env", "agent view",
 		"agent why", "agent log", "agent watch", "agent attach", "agent exec", "agent wait", "agent rm",
 	}
