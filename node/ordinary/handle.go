@@ -67,6 +67,14 @@ func (n *dnode) Open(r *vnode.Req, flags vnode.OpenFlags) (vnode.Handle, vnode.M
 		return nil, vnode.Mode{}, fault.E("open", "", fault.NoDevice, nil)
 	}
 	fd, err := n.reopen(r, flags)
+	if fault.Is(err, fault.Again) {
+		// Who takes the lease and who waits for it may be one user with ten thousand
+		// threads; each waiting request holds memory.
+		if !n.fs.mayWait(r) {
+			return nil, vnode.Mode{}, err
+		}
+		defer n.fs.waited(r)
+	}
 	// O_NONBLOCK, so that somebody's lease costs time, not a thread.
 	for deadline := time.Now().Add(leasePatience); fault.Is(err, fault.Again) && time.Now().Before(deadline); {
 		if err := pause(r, 20*time.Millisecond); err != nil {

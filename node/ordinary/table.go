@@ -7,6 +7,7 @@ import (
 
 	"cortexfs/node/beneath"
 	"cortexfs/node/fault"
+	"cortexfs/node/vnode"
 )
 
 // The table of known inodes. The kernel knows as many as it likes and a user can
@@ -23,6 +24,8 @@ const (
 	// maxHandles is the number of open files of one uid (spec section 4.8), and of
 	// descriptors that its locks hold.
 	maxHandles = 4096
+	// maxLeaseWaits is how many opens of one uid may wait for somebody's lease.
+	maxLeaseWaits = 64
 )
 
 // inode names a file as long as somebody holds it.
@@ -285,6 +288,34 @@ func (f *FS) dropLock(uid uint32) {
 	}
 }
 
+// mayWait accounts for an open that waits; end it with waited.
+func (f *FS) mayWait(r *vnode.Req) bool {
+	if r == nil || r.UID == 0 {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.leaseWaits[r.UID] >= maxLeaseWaits {
+		return false
+	}
+	if f.leaseWaits == nil {
+		f.leaseWaits = map[uint32]int{}
+	}
+	f.leaseWaits[r.UID]++
+	return true
+}
+
+func (f *FS) waited(r *vnode.Req) {
+	if r == nil || r.UID == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.leaseWaits[r.UID]--; f.leaseWaits[r.UID] == 0 {
+		delete(f.leaseWaits, r.UID)
+	}
+}
+
 // openMount is a descriptor that says which file system handles are of; O_PATH
 // does not do.
 func (f *FS) openMount(root int) (err error) {
@@ -298,4 +329,6 @@ type lookupTable struct {
 	recent  list.List // of the nodes with a descriptor, the last used first
 	handles map[uint32]int
 	lockFDs map[uint32]int
+
+	leaseWaits map[uint32]int // opens of a uid that wait
 }
