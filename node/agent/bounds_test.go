@@ -260,15 +260,19 @@ func TestTurningTheParent(t *testing.T) {
 	}
 	// A home agent below a system agent: one of that name in the home would be its
 	// parent instead.
-	kid := w.create(InHome(1000, "kid"), 1000, "parent", "agent:boss")
-	if _, err := w.table.Create(InHome(1000, "boss"), CreateOptions{Writer: owner}); !fault.Is(err, fault.Perm) {
+	w.create(System("chief"), 0)
+	kid := w.create(InHome(1000, "kid"), 1000, "parent", "agent:chief")
+	if f := kid.Family(); len(f.Above) != 1 || f.Born[0] {
+		t.Errorf("a child of another owner's agent has its row 7: %v", f.Born)
+	}
+	if _, err := w.table.Create(InHome(1000, "chief"), CreateOptions{Writer: owner}); !fault.Is(err, fault.Perm) {
 		t.Errorf("an owner takes a parent's place: %v", err)
 	}
-	w.create(InHome(1000, "boss"), 1000) // root may
-	if f := kid.Family(); len(f.Above) != 1 || f.Above[0].Key != InHome(1000, "boss") {
+	w.create(InHome(1000, "chief"), 1000) // root may
+	if f := kid.Family(); len(f.Above) != 1 || f.Above[0].Key != InHome(1000, "chief") {
 		t.Errorf("above: %v", f.Above)
 	}
-	if err := w.table.Remove(InHome(1000, "boss")); !fault.Is(err, fault.Perm) {
+	if err := w.table.Remove(InHome(1000, "chief")); !fault.Is(err, fault.Perm) {
 		t.Errorf("its removal turns the parent: %v", err)
 	}
 	// root gives a parent that bounds less than the agent has.

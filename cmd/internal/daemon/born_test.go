@@ -387,3 +387,33 @@ func TestGrantOverTheSocket(t *testing.T) {
 		}
 	}
 }
+
+// TestLike: what is copied is the other agent's authority for the new one, by the
+// new one's own names.
+func TestLike(t *testing.T) {
+	w, path := serveControl(t)
+	c := dial(t, path)
+	old := fmt.Sprintf("/ctx/home/%d/agent/old", w.uid)
+	newAgent(t, w, "old", w.uid, map[string]string{
+		"policy": "# mine\nallow old_t tool:fs.read execute\nallow other_t tool:x execute\n", "tools": "fs.read\n", "approval": "ask\n",
+		"mount": "/ctx\t/ctx\tro\trbind\n" + old + "\t/home/agent\trw\trbind\n" + old + "er\t/o\tro\trbind\n" + old + "/data\t/d\tro\trbind\n",
+	})
+	if _, err := c.Do(&ctlproto.New{Agent: "agent/new", Like: "old"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	o, err := w.agents.Lookup(agent.System("new"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(name string) string { b, _, _ := o.Text(name); return string(b) }
+	if got := text("policy"); got != "# mine\nallow new_t tool:fs.read execute\nallow other_t tool:x execute\n" {
+		t.Errorf("%q", got)
+	}
+	home := fmt.Sprintf("/ctx/home/%d/agent/new", w.uid)
+	if got := text("mount"); got != "/ctx\t/ctx\tro\trbind\n"+home+"\t/home/agent\trw\trbind\n"+old+"er\t/o\tro\trbind\n"+home+"/data\t/d\tro\trbind\n" {
+		t.Errorf("%q", got)
+	}
+	if text("approval") != "ask\n" || text("tools") != "fs.read\n" || text("label") != "user_u:agent_r:new_t:s0\n" {
+		t.Errorf("%q %q %q", text("approval"), text("tools"), text("label"))
+	}
+}

@@ -91,7 +91,7 @@ func (o *op) newKey(q *ctlproto.New) (agent.Key, error) {
 func (o *op) newTexts(q *ctlproto.New, key agent.Key, owner uint32) (map[string][]byte, error) {
 	texts := map[string][]byte{}
 	if q.Like != "" {
-		if err := o.copyTexts(q.Like, texts); err != nil {
+		if err := o.copyTexts(q, key, owner, texts); err != nil {
 			return nil, err
 		}
 	}
@@ -124,15 +124,20 @@ func (o *op) newTexts(q *ctlproto.New, key agent.Key, owner uint32) (map[string]
 }
 
 // copyTexts takes the controls of another agent of the caller's, save what names
-// that very agent: owner, ids, label, parent, and rules about its subject.
-func (o *op) copyTexts(ref string, texts map[string][]byte) error {
-	obj, _, err := o.own(ref)
+// that very agent: owner, ids, label and parent stay away; rules about its subject
+// become rules about the new one's, and its home in the mount table the new one's.
+func (o *op) copyTexts(q *ctlproto.New, key agent.Key, owner uint32, texts map[string][]byte) error {
+	obj, cfg, err := o.own(q.Like)
+	if err != nil {
+		return err
+	}
+	subject, err := subjectOf(q.Label, key)
 	if err != nil {
 		return err
 	}
 	for _, e := range control.Agent.Entries() {
 		switch e.Name {
-		case "owner", "uid", "gid", "label", "parent", "abi":
+		case "owner", "uid", "gid", "label", "parent", "abi", "life", "root":
 			continue
 		}
 		if e.Kind != control.Durable {
@@ -142,7 +147,35 @@ func (o *op) copyTexts(ref string, texts map[string][]byte) error {
 			texts[e.Name] = text
 		}
 	}
+	if text, ok := texts["policy"]; ok {
+		texts["policy"] = rename(text, func(line string) string {
+			f := strings.Fields(line)
+			if len(f) != 4 || f[0] != "allow" || f[1] != cfg.Subject {
+				return line
+			}
+			return "allow " + subject + " " + f[2] + " " + f[3]
+		})
+	}
+	if text, ok := texts["mount"]; ok {
+		home := fmt.Sprintf("%s/home/%d/agent/%s", node.Root, owner, key.Name)
+		texts["mount"] = rename(text, func(line string) string {
+			source, rest, _ := strings.Cut(line, "\t")
+			if source == cfg.StateDir() || strings.HasPrefix(source, cfg.StateDir()+"/") {
+				return home + strings.TrimPrefix(source, cfg.StateDir()) + "\t" + rest
+			}
+			return line
+		})
+	}
 	return nil
+}
+
+// rename changes a text line by line.
+func rename(text []byte, line func(string) string) []byte {
+	lines := strings.Split(string(text), "\n")
+	for i := range lines {
+		lines[i] = line(lines[i])
+	}
+	return []byte(strings.Join(lines, "\n"))
 }
 
 // grants turns --tool and --shared into declarations and rules of the agent's
