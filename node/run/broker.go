@@ -29,16 +29,16 @@ type Broker struct {
 	// mu protects the fields below.
 	mu       sync.Mutex
 	handlers map[*Handler]struct{}
-	open     map[key]*question
+	open     map[key]*asked
 	settled  map[key]struct{}
 	order    []key // of settled, oldest first
 }
 
 type key struct{ run, id string }
 
-// question is one that is open. Its fields are protected by Broker.mu but for
+// asked is a question that is open. Its fields are protected by Broker.mu but for
 // done, which is closed when it is settled.
-type question struct {
+type asked struct {
 	q        *Question
 	frame    []byte
 	decision Decision
@@ -60,7 +60,7 @@ func NewBroker(o BrokerOptions) *Broker {
 		o.Deadline = DefaultDeadline
 	}
 	return &Broker{deadline: o.Deadline, agent: o.Agent, up: o.Up,
-		handlers: map[*Handler]struct{}{}, open: map[key]*question{}, settled: map[key]struct{}{}}
+		handlers: map[*Handler]struct{}{}, open: map[key]*asked{}, settled: map[key]struct{}{}}
 }
 
 // Deadline is how long a question of this broker waits.
@@ -68,7 +68,7 @@ func (b *Broker) Deadline() time.Duration { return b.deadline }
 
 // Ask implements Approver. A ctx that ends settles the question as expired.
 func (b *Broker) Ask(ctx context.Context, q *Question, confirm func() bool) Decision {
-	x := &question{q: q, frame: q.frame(), done: make(chan struct{}), shown: map[*Handler]struct{}{}}
+	x := &asked{q: q, frame: q.frame(), done: make(chan struct{}), shown: map[*Handler]struct{}{}}
 	if len(x.frame) > MaxQuestion {
 		return Decision{Reason: Malformed, Detail: fmt.Sprintf("a question of %d bytes is not asked; at most %d", len(x.frame), MaxQuestion)}
 	}
@@ -105,7 +105,7 @@ func (b *Broker) Ask(ctx context.Context, q *Question, confirm func() bool) Deci
 
 // begin opens a question and shows it to those who may answer. false: it is
 // settled already.
-func (b *Broker) begin(x *question) (Decision, bool) {
+func (b *Broker) begin(x *asked) (Decision, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k := key{x.q.Run, x.q.ID}
@@ -126,7 +126,7 @@ func (b *Broker) begin(x *question) (Decision, bool) {
 }
 
 // showLocked gives the question to a handler.
-func (b *Broker) showLocked(h *Handler, x *question) bool {
+func (b *Broker) showLocked(h *Handler, x *asked) bool {
 	if !h.pushLocked(x.frame) {
 		return false
 	}
@@ -135,13 +135,13 @@ func (b *Broker) showLocked(h *Handler, x *question) bool {
 }
 
 // settle decides a question unless it is decided.
-func (b *Broker) settle(x *question, d Decision) {
+func (b *Broker) settle(x *asked, d Decision) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.settleLocked(x, d)
 }
 
-func (b *Broker) settleLocked(x *question, d Decision) bool {
+func (b *Broker) settleLocked(x *asked, d Decision) bool {
 	if x.over {
 		return false
 	}
@@ -160,7 +160,7 @@ func (b *Broker) settleLocked(x *question, d Decision) bool {
 }
 
 // tell gives the result to all that have seen the question.
-func (b *Broker) tell(x *question, d Decision) {
+func (b *Broker) tell(x *asked, d Decision) {
 	frame := d.frame(x.q)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -164,7 +164,7 @@ func (a *attempt) judge() *Observation {
 // declared and fails rows 3–7 only that there is none, of others the row. No path
 // of the host.
 func Told(q *policy.Request, v policy.Verdict) (code, text string) {
-	if v.Row == 1 {
+	if v.Row == 1 && v.Kind == fault.Invalid {
 		return codeOf(fault.E("", "", v.Kind, nil)), "not the name of a tool"
 	}
 	if !q.Declared {

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -267,5 +266,3 @@ func toolLine(id, name, args string) string {
 func messageLine(text string) string {
 	return fmt.Sprintf(`{"type":"message","run":"%s","role":"assistant","content":[{"type":"text","text":%q}]}`, runID, text)
 }
-
-func one(b []byte, sub string) bool { return bytes.Count(b, []byte(sub)) == 1 }
