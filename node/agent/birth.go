@@ -68,7 +68,41 @@ func (t *Table) childTexts(k Key, owner uint32, texts map[string][]byte) error {
 			set("path", strings.Join(kept, "\n"))
 		}
 	}
+	if texts["mount"] == nil {
+		if table, all := t.childTable(k, owner, po); !all {
+			texts["mount"] = []byte(table)
+		}
+	}
 	return nil
+}
+
+// childTable is the default table as far as the parent and all above it have what
+// it shows; all: that is the whole of it.
+func (t *Table) childTable(k Key, owner uint32, parent *Object) (table string, all bool) {
+	c := &Config{Key: k, Owner: owner, OwnerOK: true}
+	text := control.Agent.Lookup("mount").DefaultText(control.Object{Name: k.Name, Home: k.Home, Owner: owner, Root: t.o.Root})
+	lines, err := control.ParseMount([]byte(text))
+	f := parent.Family()
+	if err != nil || f.Broken != nil {
+		return text, true // told by whoever judges the child
+	}
+	above := append([]*attenuate.Agent{t.Bound(f.cfg)}, t.above(f)...)
+	var b strings.Builder
+	all = true
+	for _, l := range lines {
+		fits := func() bool {
+			c.Mounts = []control.MountLine{l}
+			return attenuate.CheckControl("mount", c.bound(), above, nil, true) == nil
+		}
+		if !fits() {
+			all = false
+			if l.RW = false; !fits() {
+				continue
+			}
+		}
+		b.WriteString(l.String() + "\n")
+	}
+	return b.String(), all
 }
 
 // bear judges the child that the texts make: nothing in which it is freer than an

@@ -145,6 +145,28 @@ func TestRefusedAtBirth(t *testing.T) {
 	}
 }
 
+// TestDefaultTableOfAChild: of a default table only what the parent has.
+func TestDefaultTableOfAChild(t *testing.T) {
+	w := newWorld(t, Options{Root: true})
+	for i, c := range []struct{ table, want string }{
+		{"/ctx\t/ctx\tro\trbind,nosuid,nodev\n/ctx/home/1000/agent/p0\t/home/agent\trw\trbind,nosuid,nodev\n", "/ctx /home/agent:rw"},
+		{"/ctx\t/ctx\tro\trbind,nosuid,nodev\n/ctx/home/1000/agent/p1\t/home/agent\tro\trbind,nosuid,nodev\n", "/ctx /home/agent"},
+		{"/ctx\t/ctx\tro\trbind,nosuid,nodev\n", "/ctx"},
+		{"/ctx\t/ctx\tro\trbind,nosuid,nodev,noexec\n", ""},
+		{"", ""},
+	} {
+		w.create(System(fmt.Sprint("p", i)), 1000, "mount", c.table)
+		kid := w.create(System(fmt.Sprint("k", i)), 1000, "parent", fmt.Sprint("agent:p", i))
+		var got []string
+		for _, m := range kid.Config().Mounts {
+			got = append(got, m.Target+map[bool]string{true: ":rw"}[m.RW])
+		}
+		if strings.Join(got, " ") != c.want || len(kid.StartFaults()) != 0 {
+			t.Errorf("%q: %q, want %q; %v", c.table, got, c.want, kid.StartFaults())
+		}
+	}
+}
+
 // TestPrefixOfAChild: as soon as a line is too much, the write fails; a table that
 // is not finished yet may still be mended.
 func TestPrefixOfAChild(t *testing.T) {
