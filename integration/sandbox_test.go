@@ -143,8 +143,16 @@ SHELL=/usr/bin/bash
 TERM=xterm-256color
 USER=coder
 `
-	if r := w.inside("coder", `env -u PWD -u OLDPWD -u SHLVL -u _ env | sort`); r.out != want {
+	// No shell, which would add variables of its own; once as ctx runs it, once as
+	// the terminal's tsh has it, which no process of the agent may read: as root.
+	const environ = `import os; print("".join(sorted(k + "=" + v + "\n" for k, v in os.environ.items())), end="")`
+	if r := runProgram(t, who{}, append(w.vars(), "S="+environ), "bash", "-c", `ctx agent exec coder -- python3 -c "$S"`); r.out != want {
 		t.Errorf("environment:\n%s\nwant\n%s", r.out, want)
+	}
+	const terminal = `ns=$(ctx agent exec coder -- readlink /proc/self/ns/pid); for d in /proc/[0-9]*; do
+	[ "$(readlink $d/ns/pid)" = "$ns" ] && [ "$(tr '\0' '\n' < $d/cmdline)" = /ctx/tool/tsh ] && tr '\0' '\n' < $d/environ; done 2>/dev/null | sort`
+	if got := w.must(terminal); got != want {
+		t.Errorf("environment of the terminal:\n%s\nwant\n%s", got, want)
 	}
 	if got := w.must(`ctx agent env coder | sort`); got != want {
 		t.Errorf("ctx agent env:\n%s\nwant\n%s", got, want)

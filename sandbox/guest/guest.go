@@ -30,6 +30,9 @@ func Main() int {
 		fmt.Fprintln(os.Stderr, "ctxterm:", err)
 		return 70
 	}
+	// The sandbox's environment is the session's and every command's. bubblewrap
+	// has added one variable of its own to it (spec 10.4 has none such).
+	os.Unsetenv("PWD")
 	file := os.NewFile(WireFD, "wire")
 	if file == nil {
 		fmt.Fprintln(os.Stderr, "ctxterm: no wire on descriptor 3")
