@@ -90,7 +90,22 @@ step "11. Stop: everything of it is gone"
 out=$(run ctx agent stop coder); echo "$out"; [[ "$out" == *": stopped" ]]
 run cat "$CTX_ROOT/agent/coder.d/status"
 
-step "12. Unmount; nothing is left"
+step "12. A child is weaker than its parent: critic has one tool, by the right of architect, and no more"
+(cd "$dir/project" && run ctx agent start architect > /dev/null)
+run ctx agent new critic --parent architect --tool fs.stat
+run ctx agent start critic --no-default-workspace > /dev/null
+run ctx agent exec critic -- /ctx/tool/tsh fs.stat /ctx/status
+refused ctx agent exec critic -- /ctx/tool/tsh fs.write /home/agent/data/x y
+refused ctx agent why critic fs.write
+refused ctx agent new climber --parent architect --tool deploy
+run ctx agent ps
+
+step "13. Stopping architect ends critic; what it did stays to be read"
+run ctx agent stop architect
+out=$(ctx agent status critic); [[ "$out" == dead* ]]
+run bash -c "ctx agent log critic | grep cancel"
+
+step "14. Unmount; nothing is left"
 kill -TERM "$daemon"
 for _ in $(seq 200); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.05; done
 if grep -q " $dir/" /proc/self/mountinfo; then echo "demo: still mounted" >&2; exit 1; fi

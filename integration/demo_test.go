@@ -28,12 +28,12 @@ func TestDemo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := runProgram(t, who{}, []string{"HOME=" + home}, argv...)
-			if r.code != 0 || !strings.Contains(r.out, "== 12.") || !strings.HasSuffix(r.out, "done\n") {
+			if r.code != 0 || !strings.Contains(r.out, "== 14.") || !strings.HasSuffix(r.out, "done\n") {
 				t.Errorf("exit %d:\n%s", r.code, r.out)
 			}
 			for _, want := range []string{
 				"write error: Invalid argument", "Hello from the project.", "missing in /ctx/agent/coder.d/policy: allow coder_t tool:fs.read execute",
-				"coder> fs.list /workspace",
+				"coder> fs.list /workspace", "ctx agent grant CHILD tool deploy", "child.cancel",
 			} {
 				if !strings.Contains(r.out, want) {
 					t.Errorf("the demo does not show %q:\n%s", want, r.out)
