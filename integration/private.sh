@@ -16,4 +16,5 @@ exec unshare --mount --propagation private --pid --fork --kill-child --mount-pro
 	mount --bind /run/m/passwd /etc/passwd
 	for n in 1 2; do h=/run/m/home; [ $n = 1 ] || h=/run/m/home2
 		mkdir -m 700 $h; chown 200$n:200$n $h; mkdir -p -m 755 /run/user; mkdir -m 700 /run/user/200$n; chown 200$n:200$n /run/user/200$n; done
-	"$@"' private "$@"
+	# Not executed in place: a shell stays as init, to reap what is left to it.
+	"$@" && exit 0 || exit $?' private "$@"
