@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -107,7 +108,7 @@ func (l *attempt) handOver(ctx context.Context, r *running) error {
 	// socket address.
 	r.client, err = agentd.Dial(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()))
 	if err != nil {
-		return failure{70, fault.At("reach the host process of", l.u.key.String(), err)}
+		return l.whyNot(r, failure{70, fault.At("reach the host process of", l.u.key.String(), err)})
 	}
 	l.later(func() { r.client.Close() })
 	rec := r.box.Record()
@@ -125,14 +126,22 @@ func (l *attempt) handOver(ctx context.Context, r *running) error {
 }
 
 // whyNot adds what the daemon knows to a failure inside: bwrap's own words, or
-// the row of section 8 that refuses the shell.
+// the row of section 8 that refuses the shell. A sandbox that ends takes the host
+// process along and the other way round, so which end is heard of first says
+// nothing: it waits for the sandbox's, for a moment.
 func (l *attempt) whyNot(r *running, err error) error {
+	late := time.NewTimer(killBound / 2)
+	defer late.Stop()
 	select {
 	case <-r.box.Done():
-		if e := r.box.Exit(); e.Message != "" {
+		e := r.box.Exit()
+		if setup := e.Err(); setup != nil {
+			return asFailure(setup)
+		}
+		if e.Message != "" {
 			return failure{69, fault.E("start", l.u.key.String(), fault.Unavailable, fmt.Errorf("step 9: %s", e.Message))}
 		}
-	default:
+	case <-late.C:
 	}
 	kind := fault.KindOf(err)
 	if kind != fault.Access && kind != fault.NotExist && kind != fault.Loop {
