@@ -401,8 +401,14 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	s := serve(t, stream(delta("a"), delta("b"), stop))
-	err := New(provider(t, s.URL), "m", Options{Idle: 20 * time.Millisecond}).Complete(t.Context(), question(), func(model.Frame) error {
-		<-time.After(60 * time.Millisecond)
+	// A slow taker is no silent provider. The limit is long for a loaded machine.
+	const idle = time.Second
+	slow := true
+	err := New(provider(t, s.URL), "m", Options{Idle: idle}).Complete(t.Context(), question(), func(model.Frame) error {
+		if slow {
+			slow = false
+			<-time.After(idle + idle/2)
+		}
 		return nil
 	})
 	if err != nil {
