@@ -84,6 +84,7 @@ type Spec struct {
 
 	Skeleton string   // host path of the directory that MakeSkeleton made; its ctx carries the view
 	Term     string   // host path of the program bound at TermPath; empty: none
+	Program  string   // host path of the agent's program, bound at ProgramPath; empty: none
 	Cwd      string   // inside; must exist
 	Env      []string // the whole environment, KEY=VALUE; see Environment
 	Network  bool     // reserved: true is refused with fault.Unavailable
@@ -99,4 +100,6 @@ const (
 	HomePath = "/home/agent"
 	RunPath  = "/run/cortexfs"
 	TermPath = "/run/cortexfs/ctxterm"
+	// ProgramPath is the agent's program (spec section 14).
+	ProgramPath = "/run/cortexfs/agent-executable"
 )

@@ -151,6 +151,9 @@ func (p *Plan) request(f StartFiles, command []string, check bool) (*stage.Reque
 	if s.Term != "" {
 		req.Base = append(req.Base, stage.Base{Source: s.Term, Target: TermPath})
 	}
+	if s.Program != "" {
+		req.Base = append(req.Base, stage.Base{Source: s.Program, Target: ProgramPath})
+	}
 	var files []*os.File
 	for key, file := range f.Store {
 		path, err := os.Readlink("/proc/self/fd/" + itoa(int(file.Fd())))

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -176,12 +177,17 @@ func (c *command) input(fed bool) (r, w *os.File, err error) {
 	return os.Pipe()
 }
 
-// environment is what a command finds.
+// environment is what a command finds: ours, with what the host has set or
+// replaced.
 func environment(m *wire.RunMsg) []string {
 	if m.Bare {
 		return m.Env
 	}
-	return append(os.Environ(), m.Env...)
+	env := slices.DeleteFunc(os.Environ(), func(old string) bool {
+		key, _, _ := strings.Cut(old, "=")
+		return slices.ContainsFunc(m.Env, func(set string) bool { return strings.HasPrefix(set, key+"=") })
+	})
+	return append(env, m.Env...)
 }
 
 // command runs one command in a process group of its own, without a terminal,

@@ -19,7 +19,7 @@ type Command struct {
 	opened chan struct{} // closed when a held program is open
 	end    chan struct{} // closed with done
 
-	// mu protects the fields below; a leaf.
+	// mu protects the fields below; it comes before Host.mu.
 	mu          sync.Mutex
 	out, errOut []byte
 	more        chan struct{} // closed and renewed when out has grown

@@ -28,6 +28,8 @@ type agent struct {
 	host *wire.Host
 	hub  *term.Hub
 	ctls ctls
+	asks asks
+	runs *runs // nil: none are asked for
 
 	stopping sync.Once
 	failed   chan error    // why the agent must end: wire, sandbox, start
@@ -37,6 +39,7 @@ type agent struct {
 	mu      sync.Mutex
 	event   Event // the current state
 	sandbox *watched
+	initPID int // of the sandbox, as the host sees it
 }
 
 // newAgent joins a wire and its terminal.
@@ -57,8 +60,12 @@ func newAgent(p *Params, log *zap.Logger, conn net.Conn) *agent {
 }
 
 // run serves until the agent is dead.
-func (a *agent) run(termL, ctlL *net.UnixListener, signals <-chan os.Signal) {
+func (a *agent) run(termL, ctlL *net.UnixListener, signals <-chan os.Signal, more *runSockets) {
 	var listeners sync.WaitGroup
+	if more != nil {
+		listeners.Go(func() { a.acceptAgent(more.agent) })
+		listeners.Go(func() { a.acceptInner(more.inner) })
+	}
 	listeners.Go(func() { a.acceptTerm(termL) })
 	listeners.Go(func() { a.acceptCtl(ctlL) })
 	wireEnd := make(chan error, 1)
@@ -86,6 +93,11 @@ func (a *agent) run(termL, ctlL *net.UnixListener, signals <-chan os.Signal) {
 	a.host.Close()
 	if !wireOver {
 		<-wireEnd // its last event comes before the end
+	}
+	if a.runs != nil {
+		more.agent.Close()
+		more.inner.Close()
+		a.runs.close() // while the daemon is still told
 	}
 	a.end(reason)
 	termL.Close()

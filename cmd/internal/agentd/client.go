@@ -17,9 +17,14 @@ import (
 // Client is the daemon's connection to one host process. It is safe for
 // concurrent use; a lost connection fails all calls and closes Done.
 type Client struct {
-	conn   *net.UnixConn
-	events chan Event
-	done   chan struct{}
+	conn    *net.UnixConn
+	events  chan Event
+	answers Answerer // nil: questions are refused
+	asking  chan struct{}
+	ctx     context.Context // ends with the connection
+	cancel  context.CancelFunc
+
+	done chan struct{}
 
 	wmu sync.Mutex // serialises lines
 
@@ -36,7 +41,10 @@ type Client struct {
 // Dial connects to a ctl.sock. The path lies in a directory that only the
 // daemon can enter, so the server is not checked further; compare Pid with the
 // recorded host process before trusting an adopted one.
-func Dial(ctx context.Context, path string) (*Client, error) {
+func Dial(ctx context.Context, path string) (*Client, error) { return DialWith(ctx, path, nil) }
+
+// DialWith is Dial with somebody who answers what the host process asks.
+func DialWith(ctx context.Context, path string, answers Answerer) (*Client, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
@@ -44,10 +52,18 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 	}
 	c := &Client{
 		conn:    conn.(*net.UnixConn),
+		answers: answers,
+		asking:  make(chan struct{}, maxAsks),
 		events:  make(chan Event),
 		done:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 		waiting: map[uint64]chan answer{},
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if answers == nil {
+		c.answers = func(_ context.Context, op string, _ json.RawMessage) (any, error) {
+			return nil, fault.Newf(fault.Unavailable, "nobody answers %s", op)
+		}
 	}
 	go c.read()
 	go c.deliver()
@@ -212,6 +228,10 @@ func (c *Client) read() {
 			c.fail(fault.Newf(fault.Invalid, "answer of the host process: %v", err))
 			return
 		}
+		if a.Ask != nil && a.ID == 0 {
+			c.answerAsk(*a.Ask)
+			continue
+		}
 		c.mu.Lock()
 		if a.Event != nil && a.ID == 0 {
 			c.last = *a.Event
@@ -276,6 +296,7 @@ func (c *Client) fail(err error) {
 		return
 	}
 	c.err = err
+	c.cancel()
 	c.conn.Close()
 	close(c.done)
 }

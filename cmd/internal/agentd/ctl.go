@@ -30,10 +30,40 @@ const (
 
 // ctls are the daemon's connections.
 type ctls struct {
-	mu   sync.Mutex // protects all; below agent.mu
-	all  map[*ctl]struct{}
-	done bool
-	wg   sync.WaitGroup
+	mu      sync.Mutex // protects all; below agent.mu
+	all     map[*ctl]struct{}
+	last    *ctl          // the newest that is there
+	changed chan struct{} // closed and renewed when last changes
+	done    bool
+	wg      sync.WaitGroup
+}
+
+// newest is the daemon that came last, nil when none is there; changed closes
+// when that is another.
+func (s *ctls) newest() (*ctl, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.last, s.changed
+}
+
+// push sends a line to a connection that may have gone meanwhile.
+func (s *ctls) push(c *ctl, a answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, there := s.all[c]; there {
+		c.send(a)
+	}
+}
+
+func (s *ctls) setLastLocked(c *ctl) {
+	s.last = c
+	if s.changed != nil {
+		close(s.changed)
+	}
+	s.changed = make(chan struct{})
 }
 
 // ctl is one connection. Lines leave through a queue, so that a daemon that does
@@ -41,6 +71,7 @@ type ctls struct {
 type ctl struct {
 	conn *net.UnixConn
 	out  chan answer
+	gone chan struct{} // closed when nothing more comes from it
 }
 
 func (c *ctl) send(a answer) {
@@ -82,6 +113,7 @@ func (s *ctls) add(c *ctl, now Event) bool {
 	s.all[c] = struct{}{}
 	s.wg.Add(1)
 	c.send(answer{Event: &now})
+	s.setLastLocked(c)
 	return true
 }
 
@@ -90,6 +122,15 @@ func (s *ctls) remove(c *ctl) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, c)
+	close(c.gone)
+	if s.last != c {
+		return
+	}
+	var other *ctl
+	for o := range s.all {
+		other = o
+	}
+	s.setLastLocked(other)
 }
 
 // acceptTerm serves the terminal socket. Only the owner and root, from the host,
@@ -156,7 +197,7 @@ func (a *agent) acceptCtl(l *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &ctl{conn: conn, out: make(chan answer, 1000)}
+		c := &ctl{conn: conn, out: make(chan answer, 1000), gone: make(chan struct{})}
 		// Under agent.mu, so that no state is missed between the first event and
 		// the next.
 		a.mu.Lock()
@@ -185,6 +226,10 @@ func (a *agent) serveCtl(c *ctl) {
 		if err := strict(line, &r); err != nil {
 			a.log.Sugar().Warnw("bad line on ctl.sock", "error", err.Error())
 			break
+		}
+		if r.Op == "told" {
+			a.asks.told(r)
+			continue
 		}
 		requests.Go(func() { c.send(a.answer(ctx, r)) })
 	}
@@ -257,7 +302,7 @@ func (a *agent) takeSandbox(s Sandbox) error {
 		w.close()
 		return fault.Newf(fault.Exist, "the sandbox was handed over already")
 	}
-	a.sandbox = w
+	a.sandbox, a.initPID = w, s.Init.Pid
 	return nil
 }
 

@@ -17,6 +17,9 @@ import (
 // Main is ctxagent: it takes its descriptors, and returns when the agent is dead.
 // nil also for an agent that ended badly: that is told on ctl.sock.
 func Main() error {
+	if len(os.Args) > 0 && os.Args[0] == checkName {
+		return checkMain()
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("set not dumpable: %w", err)
 	}
@@ -51,8 +54,36 @@ func Main() error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
-	newAgent(p, logger(p), conn).run(termL, ctlL, signals)
+	a := newAgent(p, logger(p), conn)
+	more, err := a.openRuns()
+	if err != nil {
+		return err
+	}
+	a.run(termL, ctlL, signals, more)
 	return nil
+}
+
+// runSockets are the sockets through which runs are asked for.
+type runSockets struct{ agent, inner *net.UnixListener }
+
+// openRuns takes the descriptors of the runs; nil when there are none.
+func (a *agent) openRuns() (*runSockets, error) {
+	if !a.p.Runs {
+		return nil, nil
+	}
+	var s runSockets
+	var err error
+	if s.agent, err = listener(fdAgent, "agent socket"); err != nil {
+		return nil, err
+	}
+	if s.inner, err = listener(fdInner, "control socket"); err != nil {
+		return nil, err
+	}
+	for _, fd := range []int{fdSessions, fdRecords} {
+		unix.CloseOnExec(fd)
+	}
+	a.runs, err = openRuns(a, os.NewFile(fdSessions, "session"), os.NewFile(fdRecords, "records"))
+	return &s, err
 }
 
 // rootMayServe is true only where uid 0 is not the host's: in a user namespace

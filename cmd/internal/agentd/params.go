@@ -13,8 +13,8 @@ import (
 
 // Limits of what the daemon hands over and of the ctl protocol.
 const (
-	maxParams = 64 << 10  // bytes of the JSON parameters
-	maxLine   = 256 << 10 // bytes of one line on ctl.sock
+	maxParams = 64 << 10 // bytes of the JSON parameters
+	maxLine   = 8 << 20  // bytes of one line on ctl.sock: what a run is told has prompts and schemas
 
 	// DefaultGrace is how long a stop waits between SIGTERM and SIGKILL
 	// (spec section 11).
@@ -42,6 +42,8 @@ type Params struct {
 	Args      []string `json:"args,omitempty"`    // arguments after argv[0]
 	Rows      uint16   `json:"rows,omitempty"`    // first size of the terminal; 0: 24
 	Cols      uint16   `json:"cols,omitempty"`    // 0: 80
+	Dir       string   `json:"dir,omitempty"`     // its .d in the tree
+	Runs      bool     `json:"runs,omitempty"`    // set by Start: the descriptors of runs are there
 }
 
 // Encode is the text that DecodeParams reads.

@@ -1,6 +1,7 @@
 package agentd
 
 import (
+	"encoding/json"
 	"time"
 
 	"cortexfs/node"
@@ -52,15 +53,21 @@ type RunResult struct {
 // request and answer are the lines of ctl.sock.
 type request struct {
 	ID      uint64      `json:"id"`
-	Op      string      `json:"op"` // stop, run, sandbox, state
+	Op      string      `json:"op"` // stop, run, sandbox, state, told
 	GraceMS int64       `json:"grace_ms,omitempty"`
 	Run     *RunRequest `json:"run,omitempty"`
 	Sandbox *Sandbox    `json:"sandbox,omitempty"`
+
+	// Of told, the answer to a question of the host process.
+	Data  json.RawMessage `json:"data,omitempty"`
+	Code  string          `json:"code,omitempty"`
+	Error string          `json:"error,omitempty"`
 }
 
 type answer struct {
 	ID    uint64     `json:"id,omitempty"`    // 0: an event
 	Event *Event     `json:"event,omitempty"` // with ID 0, or the answer of stop and state
+	Ask   *question  `json:"ask,omitempty"`   // with ID 0
 	Run   *RunResult `json:"run,omitempty"`
 	Code  string     `json:"code,omitempty"` // errno name of a refusal
 	Error string     `json:"error,omitempty"`

@@ -18,6 +18,10 @@ const (
 	fdTerm
 	fdCtl
 	fdLock
+	fdAgent // with Params.Runs
+	fdInner
+	fdSessions
+	fdRecords
 )
 
 // Files is what a host process inherits. All are required but Log. The caller
@@ -29,7 +33,15 @@ type Files struct {
 	Ctl  *os.File // listening ctl.sock
 	Lock *os.File // lock file with the flock held: proof of life
 	Log  *os.File // JSONL diagnostics of the process; nil: /dev/null
+
+	// What runs need; all or none.
+	Agent    *os.File // listening agent.sock
+	Inner    *os.File // listening control.sock of the sandbox
+	Sessions *os.File // the agent's session/ directory, of the process's uid
+	Records  *os.File // what decides: a directory of the process's uid that no sandbox has
 }
+
+func (f *Files) runs() []*os.File { return []*os.File{f.Agent, f.Inner, f.Sessions, f.Records} }
 
 // Credential is the identity of a host process; nil in Start means the
 // daemon's own (a user's daemon).
@@ -52,6 +64,10 @@ func Start(bin string, p *Params, f Files, id *Credential) (*os.Process, error) 
 			return nil, fmt.Errorf("start host process of %s: a descriptor is missing", p.Key)
 		}
 	}
+	p.Runs = f.Agent != nil
+	if p.Runs && (f.Inner == nil || f.Sessions == nil || f.Records == nil) {
+		return nil, fmt.Errorf("start host process of %s: a descriptor of its runs is missing", p.Key)
+	}
 	text, err := p.Encode()
 	if err != nil {
 		return nil, err
@@ -70,6 +86,9 @@ func Start(bin string, p *Params, f Files, id *Credential) (*os.Process, error) 
 		SysProcAttr: &syscall.SysProcAttr{
 			Setsid: true,
 		},
+	}
+	if p.Runs {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f.runs()...)
 	}
 	if f.Log != nil {
 		cmd.Stderr = f.Log

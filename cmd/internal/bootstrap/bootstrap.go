@@ -123,6 +123,9 @@ func (r *session) all() error {
 			return err
 		}
 	}
+	if err := r.ensureModels(); err != nil {
+		return err
+	}
 	next := state{Schema: stateSchema, TreeVersion: TreeVersion, AppliedMigrations: []string{}}
 	for _, a := range referenceAgents() {
 		if err := r.ensureAgent(a); err != nil {

@@ -38,6 +38,7 @@ type record struct {
 	Place   place             `json:"place"`
 	IDs     ids               `json:"ids"`
 	Socket  string            `json:"socket"`
+	Runs    bool              `json:"runs,omitempty"` // it has an agent socket
 	Since   time.Time         `json:"since"`
 	Texts   map[string]string `json:"texts"`
 	// Table is what was mounted, for people; nothing is decided by it.
@@ -60,7 +61,7 @@ func (r *running) record() error {
 	rec := record{
 		Schema: recordSchema, Key: u.key.RuntimeKey(), Ref: u.key.String(), Boot: boot, Owner: r.owner,
 		Host: sandbox.Process{PID: r.host.PID, Start: r.host.Start}, HostUID: uid, HostExe: r.exe,
-		Box: r.box.Record(), Place: r.want, IDs: r.ids, Socket: r.socket, Since: r.since, Texts: r.texts, Table: r.box.Table,
+		Box: r.box.Record(), Place: r.want, IDs: r.ids, Socket: r.socket, Runs: r.runs, Since: r.since, Texts: r.texts, Table: r.box.Table,
 	}
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -198,7 +199,7 @@ func (m *manager) adopt(rec *record) (err error) {
 	}
 	u := m.unit(key)
 	r := &running{
-		unit: u, owner: rec.Owner, want: rec.Place, ids: rec.IDs, since: rec.Since, socket: rec.Socket, texts: rec.Texts,
+		unit: u, owner: rec.Owner, want: rec.Place, ids: rec.IDs, since: rec.Since, socket: rec.Socket, runs: rec.Runs, texts: rec.Texts,
 		host: host, exe: rec.HostExe, done: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	l := &attempt{u: u, cfg: o.Config()}
@@ -251,7 +252,7 @@ func (l *attempt) reconnect(r *running) error {
 	defer dir.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), killBound)
 	defer cancel()
-	r.client, err = agentd.Dial(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()))
+	r.client, err = agentd.DialWith(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()), l.u.answer)
 	if err != nil {
 		return fmt.Errorf("reach the host process: %w", err)
 	}

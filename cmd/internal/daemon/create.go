@@ -283,5 +283,6 @@ func (o *op) remove(q *ctlproto.Rm) (any, error) {
 		return nil, fault.At("rm", key.String(), err)
 	}
 	o.w.changed(key.StoreDir())
+	o.w.dropRecords(key.RuntimeKey())
 	return named, nil
 }

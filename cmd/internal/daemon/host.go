@@ -62,8 +62,14 @@ func (l *attempt) startHost(r *running, p place) (guest *os.File, err error) {
 		return nil, err
 	}
 	defer said.Close()
-	params := &agentd.Params{Agent: key.Name, Key: key.RuntimeKey(), Session: p.Session, Owner: l.cfg.Owner, DaemonUID: w.uid}
-	proc, err := agentd.Start(bin, params, agentd.Files{Wire: wire, Term: term, Ctl: ctl, Lock: lock, Log: said}, w.hostIdentity(l.cfg))
+	params := &agentd.Params{Agent: key.Name, Key: key.RuntimeKey(), Session: p.Session, Owner: l.cfg.Owner, DaemonUID: w.uid, Dir: key.TreeDir()}
+	files := agentd.Files{Wire: wire, Term: term, Ctl: ctl, Lock: lock, Log: said}
+	if err := l.runFiles(&files); err != nil {
+		return nil, err
+	}
+	defer closeRunFiles(&files)
+	r.runs = true
+	proc, err := agentd.Start(bin, params, files, w.hostIdentity(l.cfg))
 	if err != nil {
 		return nil, failure{69, err}
 	}
@@ -106,7 +112,7 @@ func (l *attempt) handOver(ctx context.Context, r *running) error {
 	defer dir.Close()
 	// Through the directory's descriptor: the path itself may be too long for a
 	// socket address.
-	r.client, err = agentd.Dial(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()))
+	r.client, err = agentd.DialWith(ctx, fmt.Sprintf("/proc/self/fd/%d/ctl.sock", dir.Fd()), l.u.answer)
 	if err != nil {
 		return l.whyNot(r, failure{70, fault.At("reach the host process of", l.u.key.String(), err)})
 	}

@@ -43,7 +43,9 @@ type manager struct {
 }
 
 func newManager(w *world) *manager {
-	return &manager{w: w, begins: (*unit).bringUp, ends: (*running).stop, units: map[agent.Key]*unit{}, halting: map[agent.Key]int{}}
+	m := &manager{w: w, begins: (*unit).bringUp, ends: (*running).stop, units: map[agent.Key]*unit{}, halting: map[agent.Key]int{}}
+	w.socketOf.Store(&[]func(agent.Key) (string, bool){m.agentSocketOf}[0])
+	return m
 }
 
 // unit is the live side of one agent. It exists from the first start on.
@@ -79,6 +81,7 @@ type running struct {
 	unview  func()
 	since   time.Time
 	socket  string
+	runs    bool              // agent.sock is served
 	texts   map[string]string // controls that apply at the next start, as they were
 	warn    []string
 	done    chan struct{} // everything is gone and put away

@@ -148,7 +148,11 @@ func (r *runDir) sockets(key string) string { return filepath.Join(r.sockDir(), 
 // socket is the path of an agent's terminal socket, short enough for a socket
 // address whatever the names.
 func (r *runDir) socket(key, session string) string {
-	return filepath.Join(r.sockets(key), short(session)+".sock")
+	name := short(session) + ".sock"
+	if name == agentSocket { // a session may have any name
+		name = short(session+longest) + ".sock"
+	}
+	return filepath.Join(r.sockets(key), name)
 }
 
 // short is name itself, or a digest of one that would not fit into the 107

@@ -37,6 +37,9 @@ type world struct {
 	ord    *ordinary.FS
 	tree   *tree.Tree
 
+	digests  digests
+	socketOf atomic.Pointer[func(agent.Key) (string, bool)] // the manager's, once there is one
+
 	degraded atomic.Bool
 	closers  []func() error
 }
@@ -109,7 +112,7 @@ func (w *world) openTree(c *Command, warn func(string)) (err error) {
 	w.tree, err = tree.New(tree.Options{
 		Store: w.st, Agents: w.agents, Tools: w.tools, Views: w.views, Ordinary: w.ord, Users: w.users,
 		Root: w.root, DaemonUID: w.uid, DaemonGID: w.gid, AgentGroup: group, ForeignNS: c.Mount.ForeignNS,
-		Bin: programs(), AgentExec: tree.File{Data: []byte(agentProgram)}, Status: w.status, Runtime: w.run.path, Version: node.Version, Log: warn,
+		Bin: programs(), AgentExec: tree.File{Data: []byte(agentProgram)}, Status: w.status, Socket: w.socket, Runtime: w.run.path, Version: node.Version, Log: warn,
 	})
 	if err != nil {
 		return err
@@ -135,6 +138,14 @@ func programs() map[string]tree.File {
 		}
 	}
 	return m
+}
+
+// socket is where agent/NAME.sock points while something listens there.
+func (w *world) socket(k agent.Key) (string, bool) {
+	if f := w.socketOf.Load(); f != nil {
+		return (*f)(k)
+	}
+	return "", false
 }
 
 func (w *world) status() string {
