@@ -19,11 +19,12 @@ import (
 // who lists it into a slow buffer can hold (notes-security X7).
 
 // agentChanged is called after a commit of a control of an agent, or of what
-// stands beside its controls; name "": of any.
-func (t *Tree) agentChanged(k agent.Key, name string) {
+// stands beside its controls; name "": of any. by says who changed it.
+func (t *Tree) agentChanged(k agent.Key, name, by string) {
 	if e := control.Agent.Lookup(name); e != nil && !e.Grants {
 		return // no decision reads it
 	}
+	t.agents.Announce(k, by)
 	t.mu.Lock()
 	var own []*agentView
 	for id, v := range t.views {
@@ -69,7 +70,7 @@ func (t *Tree) StoreChanged(dir string) {
 	}
 	if k, ok := agent.ParseKey(dir); ok {
 		t.agents.StoreChanged(dir)
-		t.agentChanged(k, "")
+		t.agentChanged(k, "", "the daemon or an edit of the store")
 		return
 	}
 	// A tool's .d, or a tier that is not shown yet.

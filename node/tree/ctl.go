@@ -143,7 +143,7 @@ func (f *ctlFile) store(text []byte, w agent.Writer, owner uint32) (gen uint64, 
 		}
 		return 0, before, err
 	}
-	f.published()
+	f.published(w.UID)
 	return gen, before, nil
 }
 
@@ -178,7 +178,7 @@ func (f *ctlFile) restore(old saved, gen uint64, by uint32) {
 	switch {
 	case err == nil:
 		f.d.sub.event("control.changed", f.e.Name, "ok", "undone: a later write of the same open was refused", by)
-		f.published()
+		f.published(by)
 	case !fault.Is(err, fault.Again):
 		f.d.t.log("undo " + f.path + ": " + err.Error())
 	}
@@ -186,12 +186,12 @@ func (f *ctlFile) restore(old saved, gen uint64, by uint32) {
 
 // published makes a commit visible: the name is there, the last refusal is past,
 // whoever derives something is told.
-func (f *ctlFile) published() {
+func (f *ctlFile) published(by uint32) {
 	f.d.mu.Lock()
 	f.unhideLocked()
 	f.refusal = ""
 	f.d.mu.Unlock()
-	f.d.sub.changed(f.e.Name)
+	f.d.sub.changed(f.e.Name, by)
 }
 
 // refused notes why a text was not taken (spec section 4.9).

@@ -21,8 +21,8 @@ type subject interface {
 	// commit judges the whole text, makes it durable and in force, and tells the
 	// log either way; it returns the generation of the new value.
 	commit(e *control.Entry, text []byte, w agent.Writer) (uint64, error)
-	// changed tells whoever derives something from a control.
-	changed(name string)
+	// changed tells whoever derives something from a control; by is who changed it.
+	changed(name string, by uint32)
 	// rejected tells the log about a text that was refused before its commit.
 	rejected(name string, w agent.Writer, err error)
 	// event adds a line to the object's log, where it has one.
@@ -70,7 +70,9 @@ func (s agentSubject) commit(e *control.Entry, text []byte, w agent.Writer) (uin
 	return s.o.Commit(e, text, w)
 }
 
-func (s agentSubject) changed(name string) { s.t.agentChanged(s.o.Key(), name) }
+func (s agentSubject) changed(name string, by uint32) {
+	s.t.agentChanged(s.o.Key(), name, byUID(by))
+}
 
 func (s agentSubject) rejected(name string, w agent.Writer, err error) { s.o.Rejected(name, w, err) }
 
@@ -127,7 +129,7 @@ func (s *plainSubject) commit(e *control.Entry, text []byte, w agent.Writer) (ui
 	return s.obj.Snapshot().Values[e.Name].Gen, nil
 }
 
-func (s *plainSubject) changed(string) { s.onChg() }
+func (s *plainSubject) changed(string, uint32) { s.onChg() }
 
 // A tool or model has no log of its own yet: who asks why a text was refused finds
 // it in user.cortexfs.error.
