@@ -154,6 +154,13 @@ func (c *Client) Sandbox(ctx context.Context, s Sandbox) error {
 	return err
 }
 
+// Notice shows a line to everybody at the agent's terminal; control bytes in it are
+// escaped there.
+func (c *Client) Notice(ctx context.Context, text string) error {
+	_, err := c.call(ctx, request{Op: "notice", Text: text})
+	return err
+}
+
 // Close ends the connection, not the agent.
 func (c *Client) Close() error {
 	c.fail(net.ErrClosed)

@@ -280,6 +280,8 @@ func (a *agent) answer(ctx context.Context, r request) answer {
 		out.Event = &e
 	case r.Op == "run" && r.Run != nil:
 		out.Run, err = a.runInside(ctx, r.Run)
+	case r.Op == "notice" && r.Text != "":
+		a.hub.Notice(r.Text)
 	case r.Op == "sandbox" && r.Sandbox != nil:
 		err = a.takeSandbox(*r.Sandbox)
 	default:

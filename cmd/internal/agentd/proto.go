@@ -53,10 +53,11 @@ type RunResult struct {
 // request and answer are the lines of ctl.sock.
 type request struct {
 	ID      uint64      `json:"id"`
-	Op      string      `json:"op"` // stop, run, sandbox, state, told
+	Op      string      `json:"op"` // stop, run, sandbox, state, notice, told
 	GraceMS int64       `json:"grace_ms,omitempty"`
 	Run     *RunRequest `json:"run,omitempty"`
 	Sandbox *Sandbox    `json:"sandbox,omitempty"`
+	Text    string      `json:"text,omitempty"` // of notice
 
 	// Of told, the answer to a question of the host process.
 	Data  json.RawMessage `json:"data,omitempty"`
