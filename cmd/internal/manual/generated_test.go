@@ -1,16 +1,20 @@
 package manual_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"cortexfs/cmd/internal/cli"
@@ -129,3 +133,64 @@ func abiTables() string {
 }
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
+
+// TestDocumentsNameRealCommands: each line of a fenced block that calls ctx names
+// a command that there is, with flags that it has.
+func TestDocumentsNameRealCommands(t *testing.T) {
+	files, err := filepath.Glob("../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, file := range append(files, "../../../README.md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := false
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "```") {
+				in = !in
+				continue
+			}
+			if !in {
+				continue
+			}
+			for _, part := range regexp.MustCompile(`&&|\|\||[|;]`).Split(strings.TrimPrefix(line, "$ "), -1) {
+				words := strings.Fields(strings.Split(part, " #")[0])
+				if len(words) < 2 || words[0] != "ctx" {
+					continue
+				}
+				n++
+				if err := commandExists(words[1:]); err != nil {
+					t.Errorf("%s: %q: %v", file, part, err)
+				}
+			}
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d commands found", n)
+	}
+}
+
+func commandExists(words []string) error {
+	root := cli.Root(&cli.State{Out: io.Discard, Err: io.Discard, Getenv: os.Getenv})
+	for i, w := range words {
+		if strings.ContainsAny(w, "<>") {
+			words = words[:i]
+			break
+		}
+	}
+	c, rest, err := root.Find(words)
+	if err != nil {
+		return err
+	}
+	if c.HasSubCommands() && c != root && len(rest) > 0 && rest[0] != "--help" {
+		return fmt.Errorf("%s has no command %q", c.CommandPath(), rest[0])
+	}
+	if err := c.ParseFlags(rest); err != nil && !errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	return c.ValidateArgs(c.Flags().Args())
+}
