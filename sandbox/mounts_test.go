@@ -121,6 +121,7 @@ func TestRecursive(t *testing.T) {
 
 // A user cannot leave out what is mounted below: said with the cure.
 func TestBindOfTreeAsUser(t *testing.T) {
+	needMountsByRoot(t)
 	name := "/with-a-mount"
 	if !asUser(t, func(dir string) {
 		check(t, os.MkdirAll(dir+name+"/sub", 0o755))

@@ -63,6 +63,7 @@ func viewRow() Row {
 // What a daemon does after a crash: the dead view goes, a new one comes, on the
 // host's rootfs/ctx. Inside it is there by itself, and read-only.
 func TestViewComesBack(t *testing.T) {
+	needMountsByRoot(t)
 	w := newWorld(t)
 	kinds := []bool{false}
 	if w.root {

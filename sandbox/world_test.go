@@ -284,6 +284,18 @@ func (b *box) want(what, have, want string) {
 	}
 }
 
+// childOfRoot marks the test process of a plain user that asUser started: a root
+// process beside it makes the mounts that it asks for.
+const childOfRoot = "CORTEXFS_TEST_CHILD_OF_ROOT"
+
+// needMountsByRoot skips what a plain user alone cannot set up.
+func needMountsByRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 && os.Getenv(childOfRoot) == "" {
+		t.Skip("needs root to make mounts beside the user")
+	}
+}
+
 // asUser runs the calling test once more in a child that is a plain user: the
 // way a user's daemon would run it. prepare gets the child's TMPDIR.
 func asUser(t *testing.T, prepare ...func(dir string)) (isChild bool) {
@@ -310,7 +322,7 @@ func asUser(t *testing.T, prepare ...func(dir string)) (isChild bool) {
 	answersR, answers, err := os.Pipe()
 	check(t, err)
 	cmd := exec.Command(dir+"/test", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v", "-test.count=1")
-	cmd.Env = []string{"TMPDIR=" + dir, "HOME=" + dir, "CTX_REQUIRE=" + os.Getenv("CTX_REQUIRE"), "PATH=/usr/bin:/bin"}
+	cmd.Env = []string{"TMPDIR=" + dir, "HOME=" + dir, "CTX_REQUIRE=" + os.Getenv("CTX_REQUIRE"), "PATH=/usr/bin:/bin", childOfRoot + "=1"}
 	cmd.Dir = dir
 	cmd.ExtraFiles = []*os.File{asksW, answersR}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerID, Gid: ownerID}}
