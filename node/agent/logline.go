@@ -35,7 +35,7 @@ func (e *Event) kind() kind { return kind{e.Type, e.Session, e.Run, e.Object, e.
 func (e *Event) single() bool {
 	switch e.Type {
 	case "agent.start", "agent.stop", "agent.exit", "approval.request", "approval.result",
-		"child.create", "child.cancel", "grant":
+		"child.create", "child.cancel", "grant", "agent.revoke":
 		return true
 	}
 	return false

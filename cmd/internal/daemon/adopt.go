@@ -139,6 +139,9 @@ func (m *manager) adoptAll() {
 		}
 		log.Info("adopted", zap.String("agent", rec.Ref), zap.Int("pid", rec.Host.PID))
 	}
+	for _, r := range m.running() { // when all are known: parents bound their children
+		r.reviewed("a change while no daemon ran")
+	}
 	// Who has died meanwhile takes its children along, those that were adopted too.
 	for _, k := range ended {
 		m.bereave(k, "it did not outlive its daemon")

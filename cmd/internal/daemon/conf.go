@@ -25,11 +25,12 @@ type Conf struct {
 	StopBound  time.Duration // a clean end, for all agents together
 	StopGrace  time.Duration // between SIGTERM and SIGKILL of an agent that is stopped
 	OpenBound  time.Duration // opening all sources of a start
+	Notice     time.Duration // between the notice and the end of an agent that a right was taken from
 }
 
 // DefaultConf has the values of the specification.
 func DefaultConf() Conf {
-	return Conf{MaxRunning: maxRunning, StopBound: stopBound, StopGrace: agentd.DefaultGrace, OpenBound: openBound}
+	return Conf{MaxRunning: maxRunning, StopBound: stopBound, StopGrace: agentd.DefaultGrace, OpenBound: openBound, Notice: noticeBound}
 }
 
 // Setting is one key of cortexfs.conf.
@@ -46,6 +47,8 @@ func Settings() []Setting {
 	return []Setting{
 		{"max_running", "agents of one uid that may run at once (1 to 4096)", strconv.Itoa(d.MaxRunning),
 			func(c *Conf, v string) error { return number(v, 1, 4096, &c.MaxRunning) }},
+		{"notice_seconds", "how long an agent that a mount, a group or an id was taken from may go on (0 to 60)", seconds(d.Notice),
+			func(c *Conf, v string) error { return duration(v, 0, 60, &c.Notice) }},
 		{"open_seconds", "how long opening all mount sources of a start may take (1 to 60)", seconds(d.OpenBound),
 			func(c *Conf, v string) error { return duration(v, 1, 60, &c.OpenBound) }},
 		{"stop_grace_seconds", "between SIGTERM and SIGKILL when an agent is stopped (0 to 60)", seconds(d.StopGrace),

@@ -24,8 +24,8 @@ func TestConf(t *testing.T) {
 	if c, err := ReadConf(path); err != nil || c != DefaultConf() {
 		t.Errorf("no file: %+v, %v", c, err)
 	}
-	write("# limits\n\nmax_running = 3\n stop_seconds=20\nopen_seconds=7\nstop_grace_seconds=0", 0o644)
-	want := Conf{MaxRunning: 3, StopBound: 20 * time.Second, OpenBound: 7 * time.Second}
+	write("# limits\n\nmax_running = 3\n stop_seconds=20\nopen_seconds=7\nstop_grace_seconds=0\nnotice_seconds=2", 0o644)
+	want := Conf{MaxRunning: 3, StopBound: 20 * time.Second, OpenBound: 7 * time.Second, Notice: 2 * time.Second}
 	if c, err := ReadConf(path); err != nil || c != want {
 		t.Errorf("%+v, %v; want %+v", c, err, want)
 	}

@@ -40,6 +40,8 @@ type manager struct {
 	left  bool // it ends without its agents (SIGHUP)
 	// halting counts who is stopping the tree of an agent: nothing starts below it.
 	halting map[agent.Key]int
+
+	reviews reviews
 }
 
 func newManager(w *world) *manager {
@@ -69,21 +71,22 @@ type unit struct {
 // running is a started agent. Fixed once it is published, but for what the
 // processes themselves change.
 type running struct {
-	unit    *unit
-	owner   uint32
-	want    place
-	ids     ids
-	host    *process // ctxagent
-	exe     fileID   // what it executes
-	client  *agentd.Client
-	box     *sandbox.Running
-	view    *cfs.Server
-	unview  func()
-	since   time.Time
-	socket  string
-	runs    bool              // agent.sock is served
-	texts   map[string]string // controls that apply at the next start, as they were
-	warn    []string
+	unit   *unit
+	owner  uint32
+	want   place
+	ids    ids
+	host   *process // ctxagent
+	exe    fileID   // what it executes
+	client *agentd.Client
+	box    *sandbox.Running
+	view   *cfs.Server
+	unview func()
+	since  time.Time
+	socket string
+	runs   bool              // agent.sock is served
+	texts  map[string]string // controls that apply at the next start, as they were
+	warn   []string
+	noticing
 	done    chan struct{} // everything is gone and put away
 	stopped chan struct{} // closed by the first stop: its end is no surprise
 	once    sync.Once

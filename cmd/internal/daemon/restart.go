@@ -6,12 +6,12 @@ import (
 )
 
 // startTexts are the controls that a running agent keeps until its next start.
-func startTexts(o *agent.Object) map[string]string {
+func startTexts(c *agent.Config) map[string]string {
 	m := map[string]string{}
 	for _, e := range control.Agent.Entries() {
 		if e.Kind == control.Durable && e.Applies == control.NextStart {
-			if text, _, err := o.Text(e.Name); err == nil {
-				m[e.Name] = string(text)
+			if text, ok := c.Text(e.Name); ok {
+				m[e.Name] = text
 			}
 		}
 	}
@@ -21,7 +21,7 @@ func startTexts(o *agent.Object) map[string]string {
 // pendingRestart names the controls that were changed since the start.
 func (r *running) pendingRestart(o *agent.Object) []string {
 	var names []string
-	now := startTexts(o)
+	now := startTexts(o.Config())
 	for _, e := range control.Agent.Entries() {
 		if was, ok := r.texts[e.Name]; ok && now[e.Name] != was {
 			names = append(names, e.Name)

@@ -165,7 +165,7 @@ func (u *unit) bringUp(ctx context.Context, o *agent.Object, p place, by caller)
 		return nil, err
 	}
 	r := &running{
-		unit: u, owner: cfg.Owner, want: p, ids: ids{comp.spec.UID, comp.spec.GID, comp.spec.Groups, comp.spec.Cwd}, since: time.Now(), texts: startTexts(o),
+		unit: u, owner: cfg.Owner, want: p, ids: ids{comp.spec.UID, comp.spec.GID, comp.spec.Groups, comp.spec.Cwd}, since: time.Now(), texts: startTexts(cfg),
 		done: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if err := l.mountView(r, comp.spec.Skeleton); err != nil {
@@ -195,6 +195,7 @@ func (u *unit) bringUp(ctx context.Context, o *agent.Object, p place, by caller)
 	r.warn = r.box.Warnings
 	u.set(node.Ready, r, "")
 	go r.follow()
+	r.reviewed("a change during the start")
 	return r, nil
 }
 
