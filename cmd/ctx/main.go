@@ -7,4 +7,12 @@ import (
 	"cortexfs/cmd/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:])) }
+// The same program is what agent/NAME of a tree executes: a task for that agent.
+func main() {
+	if exe, err := os.Executable(); err == nil {
+		if code, ok := cli.AgentMain(exe, os.Args[1:]); ok {
+			os.Exit(code)
+		}
+	}
+	os.Exit(cli.Main(os.Args[1:]))
+}

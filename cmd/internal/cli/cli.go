@@ -152,7 +152,7 @@ func Root(s *State) *cobra.Command {
 		lsCmd(s), catCmd(s), setCmd(s), appendCmd(s), editCmd(s), resetCmd(s),
 		fileCmd(s), whichCmd(s), envCmd(s),
 		doctorCmd(s), bootstrapCmd(s), reloadCmd(s), upCmd(s), downCmd(s),
-		agentCmd(s), policyCmd(s), manCmd(s),
+		agentCmd(s), approvalsCmd(s), policyCmd(s), manCmd(s),
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

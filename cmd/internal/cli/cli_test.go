@@ -88,6 +88,7 @@ func TestSpecCommands(t *testing.T) {
 		"which agent", "which tool", "env", "doctor", "bootstrap", "up", "down", "reload", "policy check", "completion", "man",
 		"agent new", "agent start", "agent stop", "agent restart", "agent status", "agent ps", "agent env", "agent view",
 		"agent why", "agent log", "agent watch", "agent attach", "agent exec", "agent wait", "agent rm",
+		"agent send", "agent chat", "agent resume", "agent cancel", "agent history", "agent output", "approvals",
 	}
 	have := map[string]bool{}
 	walk(Root(&State{}), func(c *cobra.Command) { have[strings.TrimPrefix(c.CommandPath(), "ctx ")] = true })

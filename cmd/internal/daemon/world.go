@@ -112,7 +112,7 @@ func (w *world) openTree(c *Command, warn func(string)) (err error) {
 	w.tree, err = tree.New(tree.Options{
 		Store: w.st, Agents: w.agents, Tools: w.tools, Views: w.views, Ordinary: w.ord, Users: w.users,
 		Root: w.root, DaemonUID: w.uid, DaemonGID: w.gid, AgentGroup: group, ForeignNS: c.Mount.ForeignNS,
-		Bin: programs(), AgentExec: tree.File{Data: []byte(agentProgram)}, Status: w.status, Socket: w.socket, Runtime: w.run.path, Version: node.Version, Log: warn,
+		Bin: programs(), AgentExec: agentProgram(), Status: w.status, Socket: w.socket, Runtime: w.run.path, Version: node.Version, Log: warn,
 	})
 	if err != nil {
 		return err
@@ -121,13 +121,15 @@ func (w *world) openTree(c *Command, warn func(string)) (err error) {
 	return nil
 }
 
-// agentProgram is what agent/NAME executes: a client that gives the agent a task.
-// Agents take none before they have runs, and it says so rather than nothing.
-const agentProgram = `#!/bin/sh
-name=${0##*/}
-echo "$name: agents take no tasks in this version; its terminal: ctx agent attach $name" >&2
-exit 69
-`
+// agentProgram is what agent/NAME executes: ctx, which knows by its own path that
+// it is to give the agent a task.
+func agentProgram() tree.File {
+	p, err := companion.Find("ctx")
+	if err != nil {
+		return tree.File{Data: []byte("#!/bin/sh\necho \"${0##*/}: ctx is not installed beside the daemon\" >&2\nexit 69\n")}
+	}
+	return tree.File{Path: p}
+}
 
 // programs are the files of bin/: our own, beside the daemon.
 func programs() map[string]tree.File {
