@@ -112,6 +112,20 @@ func TestEscapeHost(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 	})
+	t.Run("35", func(t *testing.T) {
+		w.must(`mkdir bare && cd bare && ctx agent start coder`)
+		if got := w.must(`ctx agent status coder`); strings.Contains(got, ".git") {
+			t.Errorf("a repository before there is one:\n%s", got)
+		}
+		w.must(`ctx agent exec coder -- bash -c 'git init -q . && git config core.fsmonitor "touch /tmp/P"'`)
+		eventually(t, "the repository is noticed", func() bool {
+			return strings.Contains(w.must(`ctx agent status coder`), "warning: /workspace/.git appeared")
+		})
+		if got := w.must(`ctx agent log coder`); strings.Count(got, "workspace.git") != 1 {
+			t.Errorf("the log:\n%s", got)
+		}
+		w.must(`ctx agent stop coder`)
+	})
 	stop()
 	if after := mounts(); after != before {
 		t.Errorf("88: mounts after\n%s\nbefore\n%s", after, before)

@@ -118,6 +118,7 @@ func (g *guest) open(m wire.StartMsg) {
 	g.mu.Unlock()
 	g.wire.Started(wire.StartedMsg{})
 	s.serve()
+	go g.watchRepositories()
 	g.ready <- s
 }
 

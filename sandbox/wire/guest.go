@@ -115,5 +115,11 @@ func (g *Guest) Opened(id uint32) error { return g.send(frame(Opened, u32(id))) 
 // Done ends a command.
 func (g *Guest) Done(m DoneMsg) error { return g.send(frameJSON(Done, m)) }
 
+// Found tells of a repository that appeared. A path too long for a frame is cut.
+func (g *Guest) Found(m FoundMsg) error {
+	m.Path = m.Path[:min(len(m.Path), maxReply/8)]
+	return g.send(frameJSON(Found, m))
+}
+
 // Exit ends the session; nothing may follow it.
 func (g *Guest) Exit(m ExitMsg) error { return g.send(frameJSON(Exit, m)) }

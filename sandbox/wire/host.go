@@ -26,6 +26,9 @@ type Events interface {
 	Exit(ExitMsg)
 }
 
+// A Finder among Events also hears of repositories that appear.
+type Finder interface{ Found(FoundMsg) }
+
 // Host is ctxagent's end of the wire. Its methods are safe for concurrent use.
 type Host struct {
 	conn   net.Conn
@@ -159,6 +162,14 @@ func (h *Host) session(kind Kind, data []byte) error {
 		return h.runData(data)
 	case Opened:
 		return h.runOpened(binary.BigEndian.Uint32(data))
+	case Found:
+		var m FoundMsg
+		if err := decode(kind, data, &m); err != nil {
+			return err
+		}
+		if f, ok := h.events.(Finder); ok {
+			f.Found(m)
+		}
 	case Done:
 		var m DoneMsg
 		if err := decode(kind, data, &m); err != nil {

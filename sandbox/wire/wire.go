@@ -20,6 +20,7 @@
 //	 ─── feed id, bytes ──────────────► standard input; without bytes its end
 //	 ◄── data{id,stream,bytes}, done{id,code,…}
 //	 ─── terminate{grace} ────────────►
+//	 ◄── found{path} ──────────────── a repository appeared in a writable directory
 //	 ◄── exit{code} ─────────────────── the session program ended; last frame
 //
 // Input is bounded by a window: at most Window bytes are between the host's
@@ -65,6 +66,7 @@ const (
 	Data    Kind = 'd'
 	Done    Kind = 'r'
 	Opened  Kind = 'p'
+	Found   Kind = 'f'
 	Exit    Kind = 'x'
 
 	Start     Kind = 'S'
@@ -81,7 +83,7 @@ const (
 // limits is the range of lengths of each frame, by direction.
 var fromGuest = map[Kind][2]int{
 	Hello: {2, maxReply}, Started: {2, maxReply}, Output: {1, MaxData}, Credit: {4, 4},
-	Data: {6, 5 + MaxData}, Done: {2, maxReply}, Opened: {4, 4}, Exit: {2, maxReply},
+	Data: {6, 5 + MaxData}, Done: {2, maxReply}, Opened: {4, 4}, Found: {2, maxReply}, Exit: {2, maxReply},
 }
 
 var fromHost = map[Kind][2]int{
@@ -113,6 +115,11 @@ type StartedMsg struct {
 // ExitMsg ends a session.
 type ExitMsg struct {
 	Code int `json:"code"` // 128+n for signal n
+}
+
+// FoundMsg tells of a repository that was not there at the start.
+type FoundMsg struct {
+	Path string `json:"path"` // inside
 }
 
 // RunMsg asks for one command.

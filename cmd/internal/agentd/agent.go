@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -236,6 +237,18 @@ func step(s string) string {
 }
 
 func (e *events) Output(p []byte) { (*agent)(e).hub.Output(p) }
+
+// maxFound bounds what an agent's directories can make us remember.
+const maxFound = 64
+
+// Found is wire.Finder. The list is a new one each time: others hold the old.
+func (e *events) Found(m wire.FoundMsg) {
+	(*agent)(e).change(func(e *Event) {
+		if path := node.Escape(m.Path); len(e.Git) < maxFound && !slices.Contains(e.Git, path) {
+			e.Git = append(slices.Clone(e.Git), path)
+		}
+	})
+}
 
 func (e *events) Exit(m wire.ExitMsg) {
 	a := (*agent)(e)

@@ -30,6 +30,9 @@ type Event struct {
 	Refused string `json:"refused,omitempty"`
 	// Exit is the session program's exit code (128+n for signal n), once known.
 	Exit *int `json:"exit,omitempty"`
+	// Git are repositories that appeared at the top of writable directories, as
+	// paths inside; at most maxFound.
+	Git []string `json:"git,omitempty"`
 }
 
 // RunRequest is a command to run inside, as the agent.

@@ -75,6 +75,7 @@ func (o *op) status(q *ctlproto.Status) (any, error) {
 			st.UID, st.GID, st.CWD, st.Session = r.ids.UID, r.ids.GID, r.ids.Cwd, r.want.Session
 			st.Restart = r.pendingRestart(obj)
 			st.Warnings = append(st.Warnings, r.warn...)
+			st.Warnings = append(st.Warnings, r.gitNotes()...)
 			if text := r.noticeGiven(); text != "" {
 				st.Warnings = append(st.Warnings, text)
 			}

@@ -84,6 +84,7 @@ type running struct {
 	since  time.Time
 	socket string
 	runs   bool              // agent.sock is served
+	git    []string          // repositories that appeared; under the unit's mutex
 	texts  map[string]string // controls that apply at the next start, as they were
 	warn   []string
 	noticing

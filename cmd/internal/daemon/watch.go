@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,6 +34,7 @@ func (r *running) follow() {
 				}
 				continue
 			}
+			r.found(ev.Git)
 			if ev.State.Alive() {
 				r.unit.set(ev.State, r, "")
 			} else {
@@ -53,6 +55,40 @@ func (r *running) follow() {
 			return
 		}
 	}
+}
+
+// found notes repositories that appeared in directories that were handed over
+// without one (spec 10.3): git on the host would run what their config says.
+func (r *running) found(paths []string) {
+	u := r.unit
+	for _, path := range paths {
+		u.mu.Lock()
+		known := slices.Contains(r.git, path)
+		if !known {
+			r.git = append(slices.Clip(r.git), path)
+		}
+		u.mu.Unlock()
+		if known {
+			continue
+		}
+		u.m.event(u.key, agent.Event{Type: "workspace.git", Session: r.want.Session, Status: "warning", Reason: gitNote(path)})
+		u.m.w.log.Warn("a repository appeared", zap.String("agent", u.key.String()), zap.String("path", path))
+	}
+}
+
+func gitNote(path string) string {
+	return path + " appeared while the agent runs: look at its config and hooks before git runs there"
+}
+
+// gitNotes are the same as warnings.
+func (r *running) gitNotes() []string {
+	r.unit.mu.Lock()
+	defer r.unit.mu.Unlock()
+	var notes []string
+	for _, path := range r.git {
+		notes = append(notes, gitNote(path))
+	}
+	return notes
 }
 
 // finish puts an ended agent away: whatever of it is left is killed first.
