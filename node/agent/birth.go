@@ -108,7 +108,7 @@ func (t *Table) childTable(k Key, owner uint32, parent *Object) (table string, a
 // bear judges the child that the texts make: nothing in which it is freer than an
 // ancestor, and not more births than its family may have. An agent without a
 // parent is judged by neither. With t.commit held.
-func (t *Table) bear(k Key, owner uint32, texts map[string][]byte, w Writer) (birth, error) {
+func (t *Table) bear(k Key, o CreateOptions, texts map[string][]byte) (birth, error) {
 	values := make(map[string]store.Value, len(texts))
 	for name, text := range texts {
 		values[name] = store.Value{Text: text}
@@ -124,14 +124,14 @@ func (t *Table) bear(k Key, owner uint32, texts map[string][]byte, w Writer) (bi
 	if off := attenuate.Check(c.bound(), t.above(f), nil); off != nil {
 		return birth{}, off.Fault(k.TreeDir() + "/" + off.Control)
 	}
-	if why := t.siblingLabel(c.Subject, k, c); why != "" && !w.Root {
+	if why := t.siblingLabel(c.Subject, k, c); why != "" && !o.Writer.Root {
 		return birth{}, &fault.Error{Path: k.TreeDir() + "/label", Kind: fault.Perm, Line: 1, Col: 1, Err: fmt.Errorf("label type %s %s", c.Subject, why)}
 	}
 	parent := f.Above[0]
 	b := birth{child: true, top: f.Above[len(f.Above)-1].Key, standing: standing(k, c, parent.Key)}
 	// Who may write the same label into both may hand the parent's row 7 on; for an
 	// agent of another owner root writes rules.
-	b.born = parent.OwnerOK && parent.Owner == owner
+	b.born = o.Born && parent.OwnerOK && parent.Owner == o.Owner
 	now := t.now()
 	t.born[b.top] = slices.DeleteFunc(t.born[b.top], func(at time.Time) bool { return now.Sub(at) >= BirthTime })
 	if len(t.born[b.top]) >= MaxBirths {

@@ -467,6 +467,13 @@ func TestCreatedBy(t *testing.T) {
 	if got := plain.Family().Born; len(got) != 1 || got[0] {
 		t.Errorf("adopted, not born: %v", got)
 	}
+	made, err := w.table.Create(System("made"), CreateOptions{Writer: root(), Owner: 1000, Texts: map[string][]byte{"parent": []byte("agent:boss")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := made.Family().Born; len(got) != 1 || got[0] {
+		t.Errorf("made with a parent, by somebody else: %v", got)
+	}
 	w.close()
 	w.open(o)
 	for _, c := range []struct {
@@ -481,7 +488,7 @@ func TestCreatedBy(t *testing.T) {
 			t.Errorf("%s: %s", c.key, got)
 		}
 	}
-	mid, err := w.table.Lookup(System("mid"))
+	mid, err = w.table.Lookup(System("mid"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func crashChild(dir string) {
 	t.now = func() time.Time { at = at.Add(BirthTime); return at }
 	for n := len(t.All()); ; n++ {
 		k := System(fmt.Sprint("k", n))
-		o, err := t.Create(k, CreateOptions{Writer: root(), Owner: 1000, Texts: map[string][]byte{
+		o, err := t.Create(k, CreateOptions{Writer: root(), Owner: 1000, Born: true, Texts: map[string][]byte{
 			"parent": []byte("agent:p"), "policy": []byte("allow " + k.Name + "_t tool:x execute\n"), "life": []byte("temp"),
 		}})
 		fail(err)

@@ -14,6 +14,9 @@ type CreateOptions struct {
 	Writer Writer
 	Owner  uint32            // a system agent's owner; in a home it is the path's uid
 	Texts  map[string][]byte // judged like writes by Writer
+	// Born: the parent that Texts name is its creator, so that row 7 follows the
+	// parent's (spec section 17). Without it the agent is one that has a parent.
+	Born bool
 }
 
 // Create makes an agent with owner, label and abi written and, for owner 0 of a
@@ -63,7 +66,7 @@ func (t *Table) create(k Key, o CreateOptions) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	birth, err := t.bear(k, o.Owner, texts, o.Writer)
+	birth, err := t.bear(k, o, texts)
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func (w *world) create(k Key, owner uint32, texts ...string) *Object {
 	for i := 0; i < len(texts); i += 2 {
 		m[texts[i]] = []byte(texts[i+1])
 	}
-	o, err := w.table.Create(k, CreateOptions{Writer: root(), Owner: owner, Texts: m})
+	o, err := w.table.Create(k, CreateOptions{Writer: root(), Owner: owner, Texts: m, Born: true})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func (w *world) agent(k agent.Key, owner uint32, texts ...string) *View {
 	for i := 0; i < len(texts); i += 2 {
 		m[texts[i]] = []byte(texts[i+1])
 	}
-	o, err := w.agents.Create(k, agent.CreateOptions{Writer: agent.Writer{Root: true}, Owner: owner, Texts: m})
+	o, err := w.agents.Create(k, agent.CreateOptions{Writer: agent.Writer{Root: true}, Owner: owner, Texts: m, Born: true})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -139,7 +139,7 @@ func (m *manager) bear(parent *agent.Object, key agent.Key, texts map[string][]b
 	gid, _ := m.w.users.User(cfg.Owner)
 	// An agent makes what its owner could make, root's too, and never more.
 	by := agent.Writer{UID: cfg.Owner, GID: gid, Groups: m.w.users.Groups(cfg.Owner)}
-	kid, err := m.w.agents.Create(key, agent.CreateOptions{Writer: by, Owner: cfg.Owner, Texts: texts})
+	kid, err := m.w.agents.Create(key, agent.CreateOptions{Writer: by, Owner: cfg.Owner, Texts: texts, Born: true})
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (o *op) create(q *ctlproto.New) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj, err := o.w.agents.Create(key, agent.CreateOptions{Writer: o.by.writer(), Owner: owner, Texts: texts})
+	obj, err := o.w.agents.Create(key, agent.CreateOptions{Writer: o.by.writer(), Owner: owner, Texts: texts, Born: true})
 	if err != nil {
 		return nil, fault.At("new", key.String(), err)
 	}
