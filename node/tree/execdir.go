@@ -20,6 +20,8 @@ const (
 	maxExec = store.MaxFile
 	maxHook = 1 << 20
 
+	maxHooks = 32 // of one phase (spec section 6)
+
 	maxTools = 1024 // files in one directory of a user who is not root
 )
 
@@ -28,6 +30,7 @@ type execRules struct {
 	only string // the one name that it holds (exec of an agent); "": any
 	tier bool   // a tool tier: NAME.d beside NAME, the catalog is told
 	max  int64
+	most int    // files that may be in force; 0: no limit but that of tools
 	mode uint32 // fixed mode of the files; 0: chmod works
 	kind string // of user.cortexfs.kind
 	dir  uint32 // mode of the directory
@@ -363,6 +366,11 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 			return nil, err
 		}
 	}
+	if x.takes(name) {
+		if err := x.full(name); err != nil {
+			return nil, err
+		}
+	}
 	if err := x.room(r); err != nil {
 		return nil, err
 	}
@@ -381,6 +389,26 @@ func (x *execDir) add(r *vnode.Req, name string, exclusive bool, mode uint32) (*
 	}
 	x.slots[name] = s
 	return s, nil
+}
+
+// full refuses another file that would be in force; name is no other when it is
+// there already.
+func (x *execDir) full(name string) error {
+	if x.rules.most == 0 || x.slot(name) != nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := 0
+	for name := range x.slots {
+		if x.takes(name) {
+			n++
+		}
+	}
+	if n >= x.rules.most {
+		return fault.Newf(fault.Again, "%d files are here already, the most that are run", n)
+	}
+	return nil
 }
 
 // room bounds the files of a user's own directory (spec section 13: 1,024 tools).

@@ -247,7 +247,7 @@ func (h *execHandle) Write(r *vnode.Req, p []byte, off int64) (int, error) {
 	if off+int64(len(p)) > h.s.x.rules.max {
 		return 0, fault.Newf(fault.TooBig, "an executable here is at most %d bytes", h.s.x.rules.max)
 	}
-	n, err := h.s.draft.WriteAt(p, off)
+	n, err := h.s.writeLocked(p, off)
 	if n > 0 {
 		h.s.dirty = true
 		h.s.sized()

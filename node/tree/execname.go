@@ -121,9 +121,16 @@ func (x *execDir) rename(r *vnode.Req, oldName, newName string) error {
 			return err
 		}
 	}
-	if err := s.move(newName); err != nil {
+	if x.takes(newName) && !x.takes(oldName) {
+		if err := x.full(newName); err != nil {
+			return err
+		}
+	}
+	over, err := s.move(newName)
+	if err != nil {
 		return err
 	}
+	over.replacedBy(s)
 	x.dropDefaults(oldName)
 	x.told(oldName)
 	x.told(newName)

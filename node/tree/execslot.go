@@ -21,6 +21,7 @@ type slot struct {
 	draft *store.Draft
 	dirty bool
 	claim claim // of a file that is not in force
+	disk  onDisk
 
 	// x.mu protects the fields below.
 	name    string
@@ -53,8 +54,8 @@ func (s *slot) eraLocked() *era {
 	now := s.era
 	s.x.mu.Unlock()
 	if old != now && s.draft != nil {
-		s.draft.Discard()
-		s.draft, s.dirty = nil, false
+		s.discardLocked()
+		s.dirty = false
 		s.sized()
 	}
 	return now
@@ -108,11 +109,17 @@ func (s *slot) beginLocked(load bool) error {
 		return err
 	}
 	s.x.mu.Lock()
-	cur := s.cur
+	cur, owner := s.cur, s.era.owner
 	s.x.mu.Unlock()
+	s.disk = onDisk{u: &s.x.t.use, uid: owner}
 	if load && cur != nil {
-		if err := s.copyInto(d, cur); err != nil {
+		err := s.disk.resize(cur.info.Size)
+		if err == nil {
+			err = s.copyInto(d, cur)
+		}
+		if err != nil {
 			d.Discard()
+			s.disk.drop()
 			return err
 		}
 	}
@@ -162,6 +169,9 @@ func (s *slot) truncateLocked(size uint64) error {
 	if err := s.beginLocked(size > 0); err != nil {
 		return err
 	}
+	if err := s.disk.resize(int64(size)); err != nil {
+		return err
+	}
 	if err := s.draft.Truncate(int64(size)); err != nil {
 		return err
 	}
@@ -191,6 +201,7 @@ func (s *slot) commitAsLocked(name string, attr store.FileAttr) error {
 	d := s.draft
 	s.draft, s.dirty = nil, false
 	f, err := d.Commit(s.x.dir+"/"+name, attr)
+	s.disk.drop()
 	if err != nil {
 		s.sized()
 		return err
@@ -237,17 +248,32 @@ func (s *slot) remove() error {
 	return nil
 }
 
-func (s *slot) dropLocked() {
+// discardLocked throws the draft away.
+func (s *slot) discardLocked() {
 	if s.draft != nil {
 		s.draft.Discard()
 		s.draft = nil
 	}
+	s.disk.drop()
+}
+
+// writeLocked writes into the draft, as far as its owner has room for it.
+func (s *slot) writeLocked(p []byte, off int64) (int, error) {
+	if err := s.disk.resize(max(s.draft.Size(), off+int64(len(p)))); err != nil {
+		return 0, err
+	}
+	return s.draft.WriteAt(p, off)
+}
+
+func (s *slot) dropLocked() {
+	s.discardLocked()
 	s.claim.drop()
 }
 
 // move is rename within the directory. What becomes an object name is put in
-// force; what gets a temporary name is in force no more.
-func (s *slot) move(newName string) error {
+// force; what gets a temporary name is in force no more. over is what had the new
+// name.
+func (s *slot) move(newName string) (over *slot, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.x
@@ -258,33 +284,33 @@ func (s *slot) move(newName string) error {
 	switch {
 	case goal && cur != nil && s.draft == nil:
 		if err := x.t.st.RenameFile(x.dir+"/"+oldName, x.dir+"/"+newName); err != nil {
-			return err
+			return nil, err
 		}
 		if _, err := x.t.st.Ensure(x.dir + "/" + newName + ".d"); x.rules.tier && err != nil {
-			return err
+			return nil, err
 		}
 	case goal:
 		if err := s.commitAsLocked(newName, attr); err != nil {
-			return err
+			return nil, err
 		}
 		if cur != nil {
 			if err := x.t.st.RemoveFile(x.dir + "/" + oldName); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	default:
 		if err := s.beginLocked(true); err != nil {
-			return err
+			return nil, err
 		}
 		s.dirty = true
 		if cur != nil {
 			if err := x.t.st.RemoveFile(x.dir + "/" + oldName); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	x.mu.Lock()
-	over := x.slots[newName]
+	over = x.slots[newName]
 	if over != nil {
 		over.gone = true
 	}
@@ -300,7 +326,22 @@ func (s *slot) move(newName string) error {
 		x.dirs[newName+".d"] = true
 	}
 	x.mu.Unlock()
-	return nil
+	return over, nil
+}
+
+// replacedBy lets go of what was written to a file whose name another one got.
+func (s *slot) replacedBy(other *slot) {
+	if s == nil || s == other {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.x.mu.Lock()
+	writers := s.writersLocked()
+	s.x.mu.Unlock()
+	if writers == 0 {
+		s.dropLocked()
+	}
 }
 
 func (s *slot) setattr(r *vnode.Req, a vnode.SetAttr) error {
@@ -399,7 +440,7 @@ func (x *execDir) replace(r *vnode.Req, name string, text []byte) error {
 	if err := s.truncateLocked(0); err != nil {
 		return err
 	}
-	if _, err := s.draft.WriteAt(text, 0); err != nil {
+	if _, err := s.writeLocked(text, 0); err != nil {
 		return err
 	}
 	if err := s.commitLocked(); err != nil {

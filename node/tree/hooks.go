@@ -31,7 +31,7 @@ func (h hooksDir) Attr(*vnode.Req) (vnode.Attr, error) {
 // phase is the directory of one phase.
 func (h hooksDir) phase(name string) *execDir {
 	dir := h.d.dir + "/" + h.e.Name + "/" + name
-	rules := execRules{max: maxHook, kind: h.d.kind.String() + ".hook", dir: h.e.Mode}
+	rules := execRules{max: maxHook, most: maxHooks, kind: h.d.kind.String() + ".hook", dir: h.e.Mode}
 	return h.d.t.execDir(dir, rules, h.d.sub.owner, h.d.obj)
 }
 

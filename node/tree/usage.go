@@ -12,6 +12,10 @@ const (
 	maxHandles = 4096
 	maxDrafts  = 1024     // drafts and scratch files together
 	maxHeld    = 16 << 20 // bytes of drafts and scratch files together
+
+	// maxOnDisk are the bytes of executables of one uid that lie in the store and are
+	// not in force yet: four of the largest.
+	maxOnDisk = 4 * maxExec
 )
 
 // usage counts what each uid holds. Its mutex is a leaf: nothing else is taken
@@ -24,9 +28,10 @@ type usage struct {
 type held struct {
 	handles, drafts int
 	bytes           int64
+	disk            int64
 }
 
-func (u *usage) change(uid uint32, handles, drafts int, bytes int64) error {
+func (u *usage) change(uid uint32, handles, drafts int, bytes, disk int64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	h := u.byUID[uid]
@@ -37,7 +42,7 @@ func (u *usage) change(uid uint32, handles, drafts int, bytes int64) error {
 		}
 		u.byUID[uid] = h
 	}
-	next := held{h.handles + handles, h.drafts + drafts, h.bytes + bytes}
+	next := held{h.handles + handles, h.drafts + drafts, h.bytes + bytes, h.disk + disk}
 	switch {
 	case handles > 0 && next.handles > maxHandles:
 		return fault.Newf(fault.TooMany, "uid %d holds %d open files here", uid, h.handles)
@@ -45,6 +50,8 @@ func (u *usage) change(uid uint32, handles, drafts int, bytes int64) error {
 		return fault.Newf(fault.Again, "uid %d holds %d drafts and scratch files", uid, h.drafts)
 	case bytes > 0 && next.bytes > maxHeld:
 		return fault.Newf(fault.NoSpace, "uid %d holds %d bytes of drafts and scratch files", uid, h.bytes)
+	case disk > 0 && next.disk > maxOnDisk:
+		return fault.Newf(fault.NoSpace, "uid %d holds %d bytes of executables that are not in force yet", uid, h.disk)
 	}
 	*h = next
 	if next == (held{}) {
@@ -54,8 +61,8 @@ func (u *usage) change(uid uint32, handles, drafts int, bytes int64) error {
 }
 
 // open counts one more handle; close gives it back.
-func (u *usage) open(uid uint32) error { return u.change(uid, 1, 0, 0) }
-func (u *usage) close(uid uint32)      { _ = u.change(uid, -1, 0, 0) }
+func (u *usage) open(uid uint32) error { return u.change(uid, 1, 0, 0, 0) }
+func (u *usage) close(uid uint32)      { _ = u.change(uid, -1, 0, 0, 0) }
 
 // claim is a draft's or scratch file's share. The zero claim holds nothing.
 type claim struct {
@@ -66,7 +73,7 @@ type claim struct {
 
 // claim counts one more draft or scratch file.
 func (u *usage) claim(uid uint32) (claim, error) {
-	if err := u.change(uid, 0, 1, 0); err != nil {
+	if err := u.change(uid, 0, 1, 0, 0); err != nil {
 		return claim{}, err
 	}
 	return claim{u: u, uid: uid}, nil
@@ -77,7 +84,7 @@ func (c *claim) resize(bytes int64) error {
 	if c.u == nil || bytes == c.bytes {
 		return nil
 	}
-	if err := c.u.change(c.uid, 0, 0, bytes-c.bytes); err != nil {
+	if err := c.u.change(c.uid, 0, 0, bytes-c.bytes, 0); err != nil {
 		return err
 	}
 	c.bytes = bytes
@@ -87,7 +94,35 @@ func (c *claim) resize(bytes int64) error {
 // drop gives everything back; dropping twice is dropping once.
 func (c *claim) drop() {
 	if c.u != nil {
-		_ = c.u.change(c.uid, 0, -1, -c.bytes)
+		_ = c.u.change(c.uid, 0, -1, -c.bytes, 0)
 		*c = claim{}
+	}
+}
+
+// onDisk is what the draft of an executable takes of the store, on the account of
+// whose directory it lies in. The zero value holds nothing.
+type onDisk struct {
+	u     *usage
+	uid   uint32
+	bytes int64
+}
+
+// resize sets the bytes; a refusal changes nothing.
+func (c *onDisk) resize(bytes int64) error {
+	if bytes == c.bytes {
+		return nil
+	}
+	if err := c.u.change(c.uid, 0, 0, 0, bytes-c.bytes); err != nil {
+		return err
+	}
+	c.bytes = bytes
+	return nil
+}
+
+// drop gives everything back.
+func (c *onDisk) drop() {
+	if c.u != nil {
+		_ = c.resize(0)
+		*c = onDisk{}
 	}
 }
