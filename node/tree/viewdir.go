@@ -28,6 +28,7 @@ const (
 	vShared            // shared/
 	vSpace             // a: space
 	vModels            // a: provider, or "" for model/
+	vModelObj          // a: provider, b: model
 	vAgents            // agent/
 	vAgentObj          // a: agent.Key as text
 )
@@ -69,6 +70,8 @@ func (d viewDir) path() string {
 		return "shared/" + d.a
 	case vModels:
 		return strings.TrimSuffix("model/"+d.a, "/")
+	case vModelObj:
+		return "model/" + d.a + "/" + d.b + ".d"
 	case vAgents:
 		return "agent"
 	case vAgentObj:
@@ -196,6 +199,8 @@ func (d viewDir) find(r *vnode.Req, name string) (vnode.Node, error) {
 		return d.findModel(name), nil
 	case vToolObj:
 		return d.findToolControl(name), nil
+	case vModelObj:
+		return d.findModelControl(name), nil
 	case vAgents, vHomeObjs:
 		return d.findAgent(name), nil
 	case vAgentObj:
@@ -251,12 +256,18 @@ func (v *agentView) mounted(source string) (target string, ok bool) {
 func (d viewDir) findModel(name string) vnode.Node {
 	main := modelDir{t: d.v.t, dir: "model", provider: d.a}
 	if d.a != "" {
-		if d.v.v.ModelAllowed(d.a + "/" + strings.TrimSuffix(name, ".d")) {
-			if n, err := main.find(name); err == nil {
-				return roNode{v: d.v, n: n}
-			}
+		base := strings.TrimSuffix(name, ".d")
+		if !d.v.v.ModelAllowed(d.a + "/" + base) {
+			return nil
 		}
-		return nil
+		n, err := main.find(name)
+		switch {
+		case err != nil:
+			return nil
+		case base != name:
+			return viewDir{v: d.v, kind: vModelObj, a: d.a, b: base}
+		}
+		return roNode{v: d.v, n: n}
 	}
 	for _, ref := range d.v.v.Models() {
 		provider, _, isFull := strings.Cut(ref, "/")
@@ -412,6 +423,8 @@ func (d viewDir) names() []string {
 		return d.modelNames()
 	case vToolObj:
 		return entryNames(control.Tool)
+	case vModelObj:
+		return entryNames(control.Model)
 	case vAgents, vHomeObjs:
 		return d.agentNames()
 	case vAgentObj:

@@ -8,6 +8,7 @@ import (
 	"cortexfs/node/tool"
 	"cortexfs/node/view"
 	"cortexfs/node/vnode"
+	"cortexfs/policy"
 )
 
 // viewLink is a link to where the agent's table mounts something.
@@ -30,7 +31,8 @@ func (l viewLink) Attr(*vnode.Req) (vnode.Attr, error) {
 func (l viewLink) Readlink(*vnode.Req) (string, error) { return l.target, nil }
 
 // viewText is a text of a view: a control of a tool (kind vToolObj, a tier, b
-// tool), of an agent (vAgentObj, a key), or .tshrc (vHome).
+// tool), of a model (vModelObj, a provider, b model), of an agent (vAgentObj, a
+// key), or .tshrc (vHome).
 type viewText struct {
 	readOnly
 	v    *agentView
@@ -55,6 +57,12 @@ func (f viewText) text() ([]byte, error) {
 			return nil, gone
 		}
 		return text, nil
+	case vModelObj:
+		d, ok := f.dir().model()
+		if !ok {
+			return nil, gone
+		}
+		return f.textOfModel(d)
 	case vAgentObj:
 		o, p, ok := f.dir().peer()
 		e := control.Agent.Lookup(f.name)
@@ -82,6 +90,45 @@ func (f viewText) textOfTool(t *tool.Tool) ([]byte, bool) {
 		return []byte(e.DefaultText(t.ControlObject())), true
 	}
 	return f.v.v.ToolControl(t, f.name)
+}
+
+// model is the object behind the directory, as long as the agent may use it.
+func (d viewDir) model() (*ctlDir, bool) {
+	if !d.v.v.ModelAllowed(d.a + "/" + d.b) {
+		return nil, false
+	}
+	c, err := d.v.t.modelObject(modelDir{t: d.v.t, dir: "model", provider: d.a}, d.b)
+	return c, err == nil
+}
+
+// findModelControl shows what a tool's .d shows of a tool.
+func (d viewDir) findModelControl(name string) vnode.Node {
+	e := control.Model.Lookup(name)
+	if _, ok := d.model(); !ok || e == nil || !shownOfTool(e) {
+		return nil
+	}
+	return viewText{v: d.v, kind: vModelObj, a: d.a, b: d.b, name: name}
+}
+
+// textOfModel is a control of a model: the policy reduced to the lines about the
+// agent, none where the text is no policy.
+func (f viewText) textOfModel(d *ctlDir) ([]byte, error) {
+	e := control.Model.Lookup(f.name)
+	if e.Kind == control.Live {
+		return d.liveText(f.name), nil
+	}
+	text, _, err := d.sub.text(e)
+	if err != nil {
+		return nil, notExist(f.name)
+	}
+	if f.name != "policy" {
+		return text, nil
+	}
+	set, err := policy.Parse(text)
+	if err != nil {
+		return nil, nil
+	}
+	return f.v.v.About(set), nil
 }
 
 // tshrc reads the owner's .tshrc with the owner's rights; 64 KiB of it.
@@ -132,6 +179,9 @@ func (f viewText) Attr(*vnode.Req) (vnode.Attr, error) {
 	case vToolObj:
 		uid, gid = f.v.t.daemonIDs()
 		mode = control.Tool.Lookup(f.name).Mode
+	case vModelObj:
+		uid, gid = f.v.t.daemonIDs()
+		mode = control.Model.Lookup(f.name).Mode
 	case vAgentObj:
 		mode = control.Agent.Lookup(f.name).Mode
 	}

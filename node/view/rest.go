@@ -1,6 +1,7 @@
 package view
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -123,17 +124,46 @@ func hideSources(text []byte) []byte {
 }
 
 // ToolControl is a durable control of a projected tool as the agent sees it: the
-// policy reduced to the lines about itself. false: not shown.
+// policy reduced to the lines about itself, a locator without the host's paths. false: not shown.
 func (v *View) ToolControl(t *tool.Tool, name string) (text []byte, ok bool) {
 	if name != "policy" {
 		text, _, err := t.Text(name)
+		if name == "mcp" && err == nil {
+			text = hideConfig(text)
+		}
 		return text, err == nil
 	}
+	return v.About(t.Policy()), true
+}
+
+// hideConfig replaces the path of a configuration that is the host's; one in the
+// sandbox is the agent's own path. What is no locator tells nothing.
+func hideConfig(text []byte) []byte {
+	if len(text) == 0 {
+		return nil
+	}
+	m, err := control.ParseMCP(text)
+	if err != nil {
+		return nil
+	}
+	if m.Where != "host" {
+		return text
+	}
+	m.Config = "-"
+	hidden, err := json.Marshal(m)
+	if err != nil {
+		return nil
+	}
+	return append(hidden, '\n')
+}
+
+// About is the text of the rules that are about the agent; of a nil set nothing.
+func (v *View) About(set *policy.Set) (text []byte) {
 	subject := v.obj.Config().Subject
-	for _, r := range t.Policy().Rules() {
+	for _, r := range set.Rules() {
 		if r.Subject == subject {
 			text = append(append(text, r.String()...), '\n')
 		}
 	}
-	return text, true
+	return text
 }
