@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cortexfs/cmd/internal/peer"
@@ -271,8 +272,10 @@ func (c *client) send(q *wanted) error {
 	}
 	defer replay.Release()
 	var h *run.Handler
+	var answers atomic.Bool // the client may answer: it has not shut its side
 	if one != nil || c.r.store.Active(replay.RunID) != nil {
 		h = c.r.broker.Attach(replay.RunID, c.by)
+		answers.Store(true)
 		defer h.Close()
 		ended := make(chan struct{})
 		defer func() { <-ended }()
@@ -280,6 +283,7 @@ func (c *client) send(q *wanted) error {
 		go func() {
 			defer close(ended)
 			c.listen(h, replay.RunID)
+			answers.Store(false)
 		}()
 	}
 	told := make(chan struct{}) // closed when all frames of the handler are written
@@ -294,7 +298,7 @@ func (c *client) send(q *wanted) error {
 		}()
 	}
 	err = replay.Stream(c.ctx, func(frame []byte) error {
-		if typ := typeOf(frame); h != nil && (typ == "approval_request" || typ == "approval_result") {
+		if typ := typeOf(frame); answers.Load() && (typ == "approval_request" || typ == "approval_result") {
 			return nil // the handler has it, from the moment when it can be answered
 		} else if typ == "done" && h != nil {
 			enough()

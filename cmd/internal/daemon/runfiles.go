@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -152,6 +153,7 @@ func (w *world) dropRecords(key string) {
 	}
 	defer root.Close()
 	_ = root.RemoveAll(filepath.Join(recordsDir, key))
+	_ = root.RemoveAll(filepath.Join(programsDir, key))
 }
 
 // agentSocket is the path of an agent's socket.
@@ -172,4 +174,47 @@ func (m *manager) agentSocketOf(k agent.Key) (string, bool) {
 		return "", false
 	}
 	return m.w.run.agentSocket(k.RuntimeKey()), true
+}
+
+// programsDir holds, below the store's state directory, the copies of agents'
+// programs that their sandboxes have.
+const programsDir = "programs"
+
+// program is the host path of what runs the agent's steps: a copy of its exec that
+// every uid may execute, as the file itself is its owner's alone; or our reference
+// loop, which is ctxterm under another name.
+func (w *world) program(k agent.Key, term string) (string, error) {
+	f, err := w.st.OpenFile(k.StoreDir() + "/exec")
+	if fault.Is(err, fault.NotExist) {
+		return term, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(w.st.StateRoot().Fd())))
+	if err != nil {
+		return "", fault.FromOS("open", "state", err)
+	}
+	defer root.Close()
+	if err := root.MkdirAll(programsDir, 0o700); err != nil {
+		return "", fault.FromOS("make", programsDir, err)
+	}
+	name := filepath.Join(programsDir, k.RuntimeKey())
+	_ = root.Remove(name + ".new")
+	out, err := root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o555)
+	if err != nil {
+		return "", fault.FromOS("make", name, err)
+	}
+	_, err = io.Copy(out, io.NewSectionReader(f, 0, f.Info().Size))
+	if err == nil {
+		err = out.Chmod(0o555)
+	}
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil { // a running agent keeps the file that it has
+		err = root.Rename(name+".new", name)
+	}
+	return filepath.Join(w.st.Path(), "state", name), fault.FromOS("write", name, err)
 }

@@ -58,6 +58,10 @@ func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err
 		return nil, err
 	}
 	key := cfg.Key
+	program, err := w.program(key, term)
+	if err != nil {
+		return nil, err
+	}
 	c := &composer{w: w, cfg: cfg, home: fmt.Sprintf("home/%d/agent/%s", cfg.Owner, key.Name)}
 	c.out.store = map[string]*os.File{}
 	defer func() {
@@ -74,7 +78,7 @@ func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err
 		Iso: sandbox.Iso(cfg.Iso), Owner: cfg.Owner, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
 		Caller: sandbox.Account{UID: by.UID, GID: by.GID, Groups: by.Groups},
 		Refuse: w.refused(cfg.Owner), AllowHome: p.AllowHome, GitRW: p.GitRW,
-		Skeleton: filepath.Join(w.run.agent(key.RuntimeKey()), "rootfs"), Term: term, Program: w.program(key, term), Cwd: cfg.Cwd,
+		Skeleton: filepath.Join(w.run.agent(key.RuntimeKey()), "rootfs"), Term: term, Program: program, Cwd: cfg.Cwd,
 		Env:          sandbox.Environment(key.Name, p.Session, cfg.Owner, cfg.Path, env),
 		OpenDeadline: w.conf.OpenBound,
 	}
@@ -96,16 +100,6 @@ func (w *world) compose(cfg *agent.Config, p place, by caller) (_ *composed, err
 		return nil, err
 	}
 	return &c.out, nil
-}
-
-// program is the host path of what runs the agent's steps: its exec, or our
-// reference loop, which is ctxterm under another name.
-func (w *world) program(k agent.Key, term string) string {
-	p := k.StoreDir() + "/exec"
-	if _, err := w.st.StatFile(p); err == nil {
-		return filepath.Join(w.st.Path(), "object", p)
-	}
-	return term
 }
 
 func (c *composer) add(r sandbox.Row) { c.out.spec.Rows = append(c.out.spec.Rows, r) }
