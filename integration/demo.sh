@@ -86,11 +86,36 @@ printf 'tools\nfs.list /workspace\n' | timeout 3 ctx agent attach coder > /dev/n
 show "ctx agent watch coder"
 timeout 2 ctx agent watch coder 2>/dev/null < /dev/null | sed 's/\x1b\[[0-9;]*H/\n/g; s/\x1b\[[0-9;?!]*[a-zA-Z]//g; s/\x1b[()].//g' | tr -d '\r' | grep -v '^ *$' | tail -n 12 || true
 
-step "11. Stop: everything of it is gone"
+step "11. Give it a task: the scripted model reads and edits a file; one call is approved, one refused"
+run sed -i '$a allow coder_t tool:fs.read execute' "$CTX_ROOT/agent/coder.d/policy"
+for a in architect coder; do echo "allow ${a}_t model:debug/script use" >> "$CTX_ROOT/agent/$a.d/policy"; done
+echo debug/script > "$CTX_ROOT/agent/coder.d/model"
+echo ask > "$CTX_ROOT/agent/coder.d/approval"
+me=$(cat "$CTX_ROOT/agent/coder.d/owner")
+home="$CTX_ROOT/home/$me/agent/coder"
+cat > "$home/data/script.jsonl" <<'SCRIPT'
+{"type":"tool_call","id":"read","name":"fs.read","arguments":{"path":"/workspace/notes.txt"}}
+{"type":"tool_call","id":"edit","name":"fs.replace","arguments":{"path":"/workspace/notes.txt","old":"Hello","new":"Greetings"}}
+{"type":"tool_call","id":"shell","name":"shell.exec","arguments":{"cmd":"rm /workspace/notes.txt"}}
+{"type":"message","role":"assistant","content":[{"type":"text","text":"The greeting is changed. I was not allowed to remove the file."}]}
+{"type":"done"}
+SCRIPT
+run ctx agent send coder --approve fs.read --approve fs.replace "make the greeting formal"
+run cat "$dir/project/notes.txt"
+grep -q Greetings "$dir/project/notes.txt"
+
+step "12. The session is files"
+run ls "$home/session/default"
+run cat "$home/session/default/state" "$home/session/default/latest.md"
+run bash -c "grep approval_result $home/session/default/events.jsonl | cut -c 74-"
+run ctx agent history coder
+run "$CTX_ROOT/agent/coder" "the same as a program" > /dev/null || true
+
+step "13. Stop: everything of it is gone"
 out=$(run ctx agent stop coder); echo "$out"; [[ "$out" == *": stopped" ]]
 run cat "$CTX_ROOT/agent/coder.d/status"
 
-step "12. A child is weaker than its parent: critic has one tool, by the right of architect, and no more"
+step "14. A child is weaker than its parent: critic has one tool, by the right of architect, and no more"
 (cd "$dir/project" && run ctx agent start architect > /dev/null)
 run ctx agent new critic --parent architect --tool fs.stat
 run ctx agent start critic --no-default-workspace > /dev/null
@@ -100,12 +125,12 @@ refused ctx agent why critic fs.write
 refused ctx agent new climber --parent architect --tool deploy
 run ctx agent ps
 
-step "13. Stopping architect ends critic; what it did stays to be read"
+step "15. Stopping architect ends critic; what it did stays to be read"
 run ctx agent stop architect
 out=$(ctx agent status critic); [[ "$out" == dead* ]]
 run bash -c "ctx agent log critic | grep cancel"
 
-step "14. Unmount; nothing is left"
+step "16. Unmount; nothing is left"
 kill -TERM "$daemon"
 for _ in $(seq 200); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.05; done
 if grep -q " $dir/" /proc/self/mountinfo; then echo "demo: still mounted" >&2; exit 1; fi

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The escape suite: the cases of the design's list of known escapes, by their
@@ -71,11 +73,14 @@ var attempts72 = []attempt{
 	{n: "50", name: "core files", script: `ulimit -c unlimited; ulimit -c; bash -c 'kill -SEGV $$'; ls /workspace | grep -c ^core`, want: `0 0`},
 	{n: "52", name: "a full /tmp", script: `P fallocate /tmp/big`, want: `ENOSPC`},
 	{n: "61", name: "no limit that counts the owner's other processes", script: `ulimit -Hu`, want: `@NPROC@`},
-	{n: "78", name: "its own history", script: `cd /home/agent; P rename session s; P rename session/default session/old; ln -s /tmp session/x 2>&1 | grep -o Read-only; P truncate session/default/messages.jsonl;
-		P rename log l; touch log/x 2>&1 | grep -o Read-only; P rename root r; touch root/x 2>&1 | grep -o Read-only`,
-		want: `EBUSY EROFS Read-only E(ROFS|NOENT) EBUSY Read-only EBUSY Read-only`},
-	{n: "79 89", name: "sockets of the host process", script: `P unix /home/agent/session/default/terminal/main.sock; find / -type s -not -path '/workspace/*' 2>/dev/null | while read s; do P unix $s; done`, want: `(ENOENT|EACCES)( (EACCES|ENOENT|ENXIO|EPERM))*`},
-	{n: "80", name: "a listener at the name of a socket", script: `cd /home/agent/session/default; P listen main.sock; P listen terminal/main.sock; P listen agent.sock; P rename terminal t`, want: `(E(ROFS|ADDRINUSE) ?){3}EROFS`},
+	// Where session/ is not even the agent's to enter, the refusal is another one.
+	{n: "78", name: "its own history", script: `cd /home/agent; P rename session s; P rename session/default session/old; P rename session/default /workspace/old; P listen session/x; P truncate session/default/messages.jsonl;
+		P rename log l; P listen log/x; P rename root r; P listen root/x; ls -d s l r`,
+		want: `E(BUSY|OVERFLOW) E(ROFS|ACCES) E(ROFS|ACCES|XDEV) E(ROFS|ACCES) E(ROFS|ACCES|NOENT) EBUSY EROFS EBUSY EROFS`},
+	// The one socket inside is the agent's own control socket (spec section 14),
+	// which authorizes each request.
+	{n: "79 89", name: "sockets of the host process", script: `P unix /home/agent/session/default/terminal/main.sock; find / -type s -not -path '/workspace/*' -not -path /run/cortexfs/control.sock 2>/dev/null | while read s; do P unix $s; done`, want: `(ENOENT|EACCES)( (EACCES|ENOENT|ENXIO|EPERM))*`},
+	{n: "80", name: "a listener at the name of a socket", script: `cd /home/agent; for f in main.sock terminal/main.sock agent.sock; do P listen session/default/$f; done; P listen /run/cortexfs/control.sock; P rename /run/cortexfs/control.sock /run/cortexfs/c`, want: `(E(ROFS|ADDRINUSE|ACCES|NOENT) ?){4}E(ROFS|BUSY|NOENT)`},
 	{n: "90", name: "ctxterm's memory, descriptors, environment", script: `P ptrace 1; P seize 1; P steal 1; P open /proc/1/mem; P open /proc/1/fd; P open /proc/1/environ`, want: `EPERM EPERM EPERM EACCES EACCES EACCES`},
 	{n: "90", name: "tsh's memory and descriptors", script: `t=$(grep -lz '^/ctx/tool/tsh$' /proc/[0-9]*/cmdline | tr -dc '0-9\n' | head -n 1); [ -n "$t" ] && { P seize $t; P steal $t; P open /proc/$t/mem; }`, want: `EPERM EPERM EACCES`},
 	{n: "96", name: "programs that set the set-group-id bit of directories", script: `cd /tmp; mkdir -m 2775 g 2>&1 | grep -o 'not permitted'; python3 -c 'import os; os.mkdir("/tmp/h", 0o2775)' && echo made;
@@ -250,6 +255,13 @@ func TestEscapeInside(t *testing.T) {
 	// is named.
 	if got := w.must(`ctx agent status coder`); !strings.Contains(got, "pub/sock") {
 		t.Errorf("39: the listening socket is not named:\n%s", got)
+	}
+	// 40, 19 a second time: abstract sockets and signals end at a Landlock domain too.
+	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	if abi, _, num := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version); num == 0 && abi >= 6 {
+		if got := w.must(`ctx agent status coder`); !strings.Contains(got, " landlock=") {
+			t.Errorf("no Landlock:\n%s", got)
+		}
 	}
 	if got := w.must(`find "$W" "` + w.store + `/durable" -type f -perm /6000`); got != "" {
 		t.Errorf("71, 95: on the host: %s", got)

@@ -7,7 +7,7 @@
 // then run as the agent's own host uid and only makes the namespaces. There is
 // no fall-back: what cannot be had ends the start.
 //
-// Not here yet: iso=userns, a network, cgroups, Landlock. A Spec that asks for one
+// Not here yet: iso=userns, a network, cgroups. A Spec that asks for one
 // of the first two is refused by name.
 //
 // Locks: the table of stuck open helpers has a mutex, a leaf. A Running has none;

@@ -20,6 +20,7 @@ type Running struct {
 	Init     int         // host pid of the pid namespace's init, which is the command
 	Table    []Effective // what was mounted; empty when adopted
 	Warnings []string    // e.g. a listening socket below a source; no idmapped mounts
+	Landlock int         // version of the Landlock domain around it; 0: none
 
 	outer, init *handle
 	status      *bwrap.Reader

@@ -90,7 +90,7 @@ func Start(ctx context.Context, p *Plan, f StartFiles) (*Running, error) {
 		l.close()
 		return nil, err
 	}
-	r.Table, r.Warnings = res.Table, res.Warnings
+	r.Table, r.Warnings, r.Landlock = res.Table, res.Warnings, res.Landlock
 	return r, nil
 }
 

@@ -25,6 +25,7 @@ func (s *stager) become(out io.Writer) error {
 	fail := func(step int, what string, err error) error {
 		return Fail(step, "", 0, fault.Unavailable, "", "%s: %v", what, err)
 	}
+	s.result.Landlock = harden.Landlock()
 	if err := json.NewEncoder(out).Encode(s.result); err != nil {
 		return fail(StepExec, "report", err)
 	}
@@ -40,6 +41,11 @@ func (s *stager) become(out io.Writer) error {
 	}
 	if err := s.descriptors(); err != nil {
 		return fail(StepExec, "arrange descriptors", err)
+	}
+	if s.result.Landlock > 0 {
+		if err := harden.Scope(); err != nil {
+			return fail(StepExec, "harden", err)
+		}
 	}
 	argv := append([]string{"bwrap", "--args", utoa(FDArgs)}, s.req.Command...)
 	err := syscall.Exec(s.req.Bwrap, argv, []string{})

@@ -148,9 +148,11 @@ func (s *stager) cover(src *source, p spot) error {
 		}
 		row = Row{Kind: Empty, Target: row.Target}
 	}
-	tree, err := unix.OpenTree(from, "", cloneFlags|unix.AT_RECURSIVE)
-	if err != nil {
-		return src.fail(fault.IO, "", "clone %s: %v", row.Target, err)
+	tree, err := p.own, error(nil)
+	if tree == 0 {
+		if tree, err = unix.OpenTree(from, "", cloneFlags|unix.AT_RECURSIVE); err != nil {
+			return src.fail(fault.IO, "", "clone %s: %v", row.Target, err)
+		}
 	}
 	defer unix.Close(tree)
 	if err := setFlags(tree, &row, unix.MS_PRIVATE); err != nil {
@@ -159,7 +161,7 @@ func (s *stager) cover(src *source, p spot) error {
 	if err := unix.MoveMount(tree, "", p.fd, "", moveFlags); err != nil {
 		return src.fail(fault.IO, "", "cover %s: %v", row.Target, err)
 	}
-	s.result.Table = append(s.result.Table, Effective{Row: row, Made: p.why, NoSuid: true, NoDev: true, IDMapped: src.IDMapped, Resolved: row.Source})
+	s.result.Table = append(s.result.Table, Effective{Row: row, Made: p.why, NoSuid: true, NoDev: true, IDMapped: src.IDMapped && p.own == 0, Resolved: row.Source})
 	return nil
 }
 

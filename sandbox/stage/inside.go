@@ -30,7 +30,22 @@ func (s *stager) homes() error {
 			if a.Errno != 0 || !a.isDir() {
 				return src.fail(fault.Perm, "remove it; the daemon makes a directory", "%s in the agent's home is no directory", name)
 			}
-			src.spots = append(src.spots, spot{rel: name, fd: a.fd, dir: true, why: "home"})
+			p := spot{rel: name, fd: a.fd, dir: true, why: "home"}
+			if name == "session" {
+				// Its files are the host process's, who for root's agents has the agent's
+				// uid: through the idmap of the home they would be nobody's.
+				orig := lookOwn(src.fd, name)
+				if orig.Errno != 0 || !orig.isDir() {
+					return src.fail(fault.Perm, "remove it; the daemon makes a directory", "%s in the agent's home is no directory", name)
+				}
+				tree, err := unix.OpenTree(orig.fd, "", cloneFlags|unix.AT_RECURSIVE)
+				unix.Close(orig.fd)
+				if err != nil {
+					return src.fail(fault.IO, "", "clone %s: %v", name, err)
+				}
+				p.own = tree
+			}
+			src.spots = append(src.spots, p)
 		}
 	}
 	return nil

@@ -131,6 +131,7 @@ const StagedRoot = "/tmp/root"
 type Result struct {
 	Table    []Effective `json:"table,omitempty"`
 	Warnings []string    `json:"warnings,omitempty"`
-	Stuck    []int       `json:"stuck,omitempty"` // pids of open helpers left behind
+	Landlock int         `json:"landlock,omitempty"` // version of the domain that bwrap runs in; 0: the kernel has none
+	Stuck    []int       `json:"stuck,omitempty"`    // pids of open helpers left behind
 	Error    *StartError `json:"error,omitempty"`
 }

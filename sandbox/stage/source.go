@@ -32,6 +32,9 @@ type spot struct {
 	dir bool
 	src *source // what goes there; nil: a read-only copy of the spot itself
 	why string  // Made of that copy
+	// own is a clone made already, not idmapped: of what the host process writes
+	// with the agent's own uid; 0: cover clones the spot.
+	own int
 }
 
 // own says whether the source's tree lies in the store: we look into it

@@ -19,7 +19,7 @@ func agentCmd(s *State) *cobra.Command {
 			"names the system's. Only an agent's owner and root may start, stop, watch or attach to it.",
 		"  ctx agent new helper --tool fs.read\n  ctx agent start coder\n  ctx agent watch coder\n  ctx agent why coder shell.exec",
 		agentNewCmd(s), agentRmCmd(s), agentStartCmd(s), agentStopCmd(s), agentRestartCmd(s),
-		agentStatusCmd(s), agentPSCmd(s), agentEnvCmd(s), agentViewCmd(s), agentWhyCmd(s), agentLogCmd(s),
+		agentStatusCmd(s), agentPSCmd(s), agentTopCmd(s), agentEnvCmd(s), agentViewCmd(s), agentWhyCmd(s), agentLogCmd(s),
 		agentWatchCmd(s), agentAttachCmd(s), agentExecCmd(s), agentWaitCmd(s), agentChildrenCmd(s), agentGrantCmd(s),
 		agentSendCmd(s), agentChatCmd(s), agentResumeCmd(s), agentCancelCmd(s), agentHistoryCmd(s), agentOutputCmd(s))
 }

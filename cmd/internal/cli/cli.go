@@ -46,9 +46,24 @@ func Main(args []string) int {
 
 // Run runs one command line and returns its exit code (spec section 23).
 func Run(s *State, args []string) int {
+	s.json = wantsJSON(args) // also for a line that is too wrong to be parsed
 	root := Root(s)
 	root.SetArgs(rewriteMounts(args))
 	return s.report(root.Execute())
+}
+
+func wantsJSON(args []string) bool {
+	for i, a := range args {
+		switch a {
+		case "--":
+			return false
+		case "-ojson", "--output=json", "-o=json":
+			return true
+		case "-o", "--output":
+			return i+1 < len(args) && args[i+1] == "json"
+		}
+	}
+	return false
 }
 
 // exitError is an exit code whose reason has been printed already.

@@ -66,6 +66,7 @@ type PSItem struct {
 	Model   string `json:"model,omitempty"`
 	Life    string `json:"life,omitempty"`
 	PID     int    `json:"pid,omitempty"`
+	Init    int    `json:"init,omitempty"`      // host pid of its pid namespace's init
 	Orphan  string `json:"orphan_of,omitempty"` // the parent that it names is not there
 	Hidden  bool   `json:"hidden,omitempty"`    // only name and state were told
 }

@@ -43,6 +43,8 @@ type record struct {
 	Texts   map[string]string `json:"texts"`
 	// Table is what was mounted, for people; nothing is decided by it.
 	Table []sandbox.Effective `json:"table"`
+	// Landlock is what status says; as little is decided by it.
+	Landlock int `json:"landlock,omitempty"`
 }
 
 const recordSchema = 1
@@ -61,7 +63,7 @@ func (r *running) record() error {
 	rec := record{
 		Schema: recordSchema, Key: u.key.RuntimeKey(), Ref: u.key.String(), Boot: boot, Owner: r.owner,
 		Host: sandbox.Process{PID: r.host.PID, Start: r.host.Start}, HostUID: uid, HostExe: r.exe,
-		Box: r.box.Record(), Place: r.want, IDs: r.ids, Socket: r.socket, Runs: r.runs, Since: r.since, Texts: r.texts, Table: r.box.Table,
+		Box: r.box.Record(), Place: r.want, IDs: r.ids, Socket: r.socket, Runs: r.runs, Since: r.since, Texts: r.texts, Table: r.box.Table, Landlock: r.box.Landlock,
 	}
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -215,7 +217,7 @@ func (m *manager) adopt(rec *record) (err error) {
 	if r.box, err = sandbox.Adopt(rec.Box); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
-	r.box.Table = rec.Table
+	r.box.Table, r.box.Landlock = rec.Table, rec.Landlock
 	if err := l.remount(r); err != nil {
 		return err
 	}

@@ -46,6 +46,11 @@ func (o *op) psItem(obj *agent.Object) ctlproto.PSItem {
 	it.Session, it.Run = cfg.Parent.Session, cfg.Parent.Run
 	it.Model, it.Life = cfg.Model.String(), cfg.Life
 	_, it.PID = o.m.Live(obj.Key())
+	if u := o.m.lookup(obj.Key()); u != nil && it.PID > 0 {
+		if r := u.current(); r != nil && r.box != nil {
+			it.Init = r.box.Init
+		}
+	}
 	return it
 }
 
@@ -80,6 +85,9 @@ func (o *op) status(q *ctlproto.Status) (any, error) {
 				st.Warnings = append(st.Warnings, text)
 			}
 			st.Enforced = enforced(r.box.Init)
+			if r.box.Landlock > 0 {
+				st.Enforced = append(st.Enforced, fmt.Sprintf("landlock=%d", r.box.Landlock))
+			}
 		}
 	}
 	st.Grants = grantsOf(obj)
