@@ -13,7 +13,7 @@ STATICCHECK_VERSION := v0.8.2
 
 # What the product needs at run time, and what the tests need beside that.
 DEB_RUN  := bubblewrap fuse3 util-linux
-DEB_TEST := vim nano emacs-nox git perl python3 tmux dash gcc libc6-dev procps acl attr socat
+DEB_TEST := vim nano emacs-nox git perl python3 tmux dash gcc libc6-dev procps acl attr socat jq man-db groff zsh fish
 
 export CGO_ENABLED := 0
 
