@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -38,9 +39,15 @@ func TestIsoUID(t *testing.T) {
 	check(t, os.Mkdir(shut, 0o700))
 	check(t, os.WriteFile(w.base+"/secret", []byte("root's"), 0o600))
 	s.Rows = append(s.Rows, Row{Line: 3, Kind: Host, Source: w.base + "/secret", Target: "/data/secret", RW: true})
+	// What the host process of root's agent writes there is the agent's uid's.
+	check(t, os.MkdirAll(w.home+"/session", 0o700))
+	check(t, os.WriteFile(w.home+"/session/messages", []byte("said"), 0o600))
+	check(t, errors.Join(os.Chown(w.home+"/session", agentID, agentID), os.Chown(w.home+"/session/messages", agentID, agentID)))
 	b := w.start(s)
 	check(t, b.Verify(b.plan))
 	b.want("id", b.sh("id -u; id -g"), fmt.Sprintf("%d\n%[1]d\n", agentID))
+	b.want("its own session", b.sh("cat ~/session/messages"), "said")
+	b.want("is not its to write", b.do("write", HomePath+"/session/messages"), "EROFS")
 	b.want("read what is the owner's", b.sh("cat mine"), "text")
 	b.want("write it", b.sh("echo more >> mine && mkdir sub && touch sub/f ~/h && stat -c %u:%g sub/f mine ~/h"),
 		strings.Repeat(fmt.Sprintf("%d:%[1]d\n", agentID), 3))
@@ -50,7 +57,8 @@ func TestIsoUID(t *testing.T) {
 	b.want("a file that was not handed over", b.do("read", "/data/secret"), "EACCES")
 	b.want("a write to it", b.do("write", "/data/secret"), "EACCES")
 	for _, e := range b.Table {
-		if want := e.Target == "/workspace" || strings.HasPrefix(e.Target, HomePath); e.IDMapped != want {
+		want := e.Target == "/workspace" || strings.HasPrefix(e.Target, HomePath) && e.Target != HomePath+"/session"
+		if e.IDMapped != want {
 			t.Errorf("%s: idmapped is %v", e.Target, e.IDMapped)
 		}
 	}
