@@ -52,6 +52,8 @@ fuzz: ## run every fuzz target for FUZZTIME (default 30s)
 
 bench: build ## ratios of design.md section 8, measured side by side
 	@./integration/deps.sh $(DEB_RUN) gcc libc6-dev --
+	$(GO) test -run '^$$' -bench '^(BenchmarkAllows|BenchmarkAuthorize|BenchmarkRebuild)$$' ./policy ./node/view
+	$(GO) test -run '^$$' -bench '^BenchmarkStart$$' -benchtime 20x ./sandbox
 	cd integration/bench && $(GO) run . -bin ../../$(BIN)
 
 lint: ## gofmt, go vet, staticcheck
